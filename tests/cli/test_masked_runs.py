@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ LOG = f"""08:00 login {JANE} ok
 LOOK = "rows = grep('<email-1>')\nprint(rows)\nprint(CONTEXT['app.log'])"
 FINISH = "FINAL('It was <email-1>, who paid with <card-1>. [app.log:2]')"
 PATTERNS = {"customer": r"C-\d+"}
+TRACE, SPAN, DIGITS = "a" * 32, "b" * 16, CARD.replace(" ", "")
 
 
 @pytest.fixture(autouse=True)
@@ -126,13 +128,17 @@ def test_a_citation_is_proved_and_has_the_hash_of_the_real_lines(data: Path) -> 
     assert citation.excerpt_hash == sha256_text(LOG.splitlines()[1])
 
 
-@pytest.mark.long
-def test_a_quote_with_placeholders_is_proved_by_the_masked_text(data: Path) -> None:
-    right = "FINAL('\"pay with <card-1> by <email-1>\" [app.log:2]')"
+def test_a_citation_has_the_line_itself_whatever_is_quoted_beside_it(data: Path) -> None:
     wrong = "FINAL('\"pay with <card-1> by <email-2>\" [app.log:2]')"
+    nowhere = "FINAL('\"pay with <card-1> by <email-1>\" [app.log:99]')"
+    (citation,) = asked(data, [LOOK, wrong])[0].citations
+    refused, model = asked(data, [LOOK, *[nowhere] * 9])
 
-    assert asked(data, [LOOK, right])[0].status is RunStatus.SUCCEEDED
-    assert asked(data, [LOOK, wrong, wrong, wrong, wrong])[0].status is not RunStatus.FAILED
+    assert citation.snippet == LOG.splitlines()[1]  # Jane's, although Bob's was quoted
+    assert refused.status is not RunStatus.SUCCEEDED
+    assert refused.citations == ()
+    assert "app.log:99" in model.requests[2].messages[-1].content
+    assert leaks(sent(model.requests)) == []
 
 
 def test_parts_of_a_file_never_cut_a_value_in_two(data: Path) -> None:
@@ -145,11 +151,15 @@ def test_parts_of_a_file_never_cut_a_value_in_two(data: Path) -> None:
 
 def test_names_of_files_are_masked_and_lead_to_them(data: Path) -> None:
     (data / f"{BOB}.txt").write_text("bob owes 42\n")
+    for name in ("zoe@corp.co.uk", f"{CUSTOMER}.C-992"):  # what looks like a suffix may be a part of the value
+        (data / name).write_text("nothing\n")
     finish = "FINAL('42 [<email-1>.txt:1]')"
     answer, model = asked(data, ["print(list_files(), read_file('<email-1>.txt'))", finish], f"What does {BOB} owe?")
 
     assert leaks(sent(model.requests)) == []
     assert answer.citations[0].path == f"{BOB}.txt"
+    assert "<customer-1>.<customer-2>" in sent(model.requests)
+    assert not {"C-992", ".uk"} & set(re.findall(r"C-992|\.uk", sent(model.requests)))
     assert files_with(folder_of(answer)) == {"report.md"}
     assert replay(folder_of(answer), settings=Settings()).equal
 
@@ -296,30 +306,52 @@ def test_an_edit_writes_the_real_values(tmp_path: Path) -> None:
     assert edited.changed == ("config.py",)
 
 
+def edited(tmp_path: Path, files: dict[str, str], script: Sequence[str], **options: Any) -> str:
+    """What the model heard while it worked on these files in the folder `work`."""
+    for name, text in files.items():
+        (tmp_path / "work" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "work" / name).write_text(text)
+    model = ScriptedModel([*script, *["FINAL('no')"] * 3])
+    options = {"mask_patterns": PATTERNS, "settings": Settings(), "runs_dir": tmp_path / "runs", **options}
+    sonde.edit("Change it", tmp_path / "work", approve=accept, model=model, **options)
+    return sent(model.requests)
+
+
 def test_an_edit_never_writes_a_placeholder_that_stands_for_nothing(tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "config.py").write_text(f"owner = '{JANE}'\n")
     patch = "*** Begin Patch\n*** Update File: config.py\n@@\n-owner = '<email-1>'\n+owner = '<email-7>'\n*** End Patch"
-    script = [
-        "print(read_file('config.py'))",
-        f"print(apply_patch({patch!r}))",
-        "FINAL('no')",
-        "FINAL('no')",
-        "FINAL('no')",
-    ]
-    model = ScriptedModel(script)
-    sonde.edit(
-        "Change it",
-        tmp_path / "work",
-        approve=accept,
-        model=model,
-        mask=True,
-        settings=Settings(),
-        runs_dir=tmp_path / "runs",
-    )
+    script = ["print(read_file('config.py'))", f"print(apply_patch({patch!r}))"]
+    said = edited(tmp_path, {"config.py": f"owner = '{JANE}'\n"}, script)
 
     assert (tmp_path / "work" / "config.py").read_text() == f"owner = '{JANE}'\n"
-    assert "<email-7> stands for nothing" in sent(model.requests)
+    assert "<email-7> stands for nothing" in said
+
+
+def test_an_edit_confirms_no_guess_at_a_value(tmp_path: Path) -> None:
+    files = {"config.py": f"pay = '{DIGITS}'\nsize = 77\n", f"{CUSTOMER}.txt": "42\n"}
+    look = (
+        "def tried(path):\n    try:\n        return read_file(path)\n"
+        "    except Exception as error:\n        return str(error).replace(path, '')\n"
+        "print('searched', [len(search(each)) for each in ('4111', '77', '<card-1>', 'card')], 'ends')\n"
+        "print('named', tried('C-' '991.txt') == tried('C-' '992.txt'), tried('C-' '991.txt'))\n"
+        "print('found', read_file('<customer-1>.txt')['content'], search('42', '<customer-1>.txt'))"
+    )
+    said = edited(tmp_path, files, ["print(list_files(), read_file('config.py'))", look])
+
+    assert "searched [0, 1, 1, 1] ends" in said
+    assert "named True read_file: there is no" in said
+    assert "found 42 [{" in said
+    assert leaks(said) == []
+
+
+@pytest.mark.long
+def test_what_a_command_prints_is_masked_before_it_is_cut(tmp_path: Path) -> None:
+    text = "x" * 300 + f" {CARD}\n" + "y" * 19_990  # the cut, 20,000 characters from the end, is in the card
+    said = edited(
+        tmp_path, {"a.txt": text}, ["print(execute_command('cat a.txt')['stdout'][:40])"], commands=["=cat a.txt"]
+    )
+
+    assert "<card-1>\nyyyy" in said
+    assert "1111" not in said
 
 
 def test_a_dry_run_says_how_many_values_would_be_hidden(data: Path, tmp_path: Path) -> None:
@@ -383,10 +415,15 @@ def test_a_context_that_cannot_be_masked_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_the_model_makes_up_is_masked_as_well(data: Path) -> None:
-    answer, model = asked(data, [f"print('mail eve@corp.com now')\n{LOOK}", FINISH])
+    made_up = "print('mail eve@corp.com now, or jane.doe' + chr(64) + 'corp.com')\n"
+    made_up += "print('and\\n' + '37828224' + '6310005')  # the card begins a line\n"
+    answer, model = asked(data, [f"{made_up}{LOOK}", FINISH])
 
-    assert "eve@corp.com" not in sent(model.requests)
-    assert "eve@corp.com" not in (folder_of(answer) / JOURNAL).read_text()
+    assert "and\n<written-" in sent(model.requests)
+    assert "mail <written-1> now, or <written-2>" in sent(model.requests)  # not <email-1>: that would confirm a guess
+    for value in ("eve@corp.com", JANE, "378282246310005"):
+        assert value not in sent(model.requests)
+        assert value not in (folder_of(answer) / JOURNAL).read_text()
 
 
 def test_a_result_for_another_model_keeps_the_placeholders(data: Path) -> None:
@@ -405,11 +442,7 @@ def test_a_context_is_as_it_was_after_a_masked_run(data: Path, tmp_path: Path) -
         assert f"login {shown} ok" in sent(model.requests)
 
 
-TRACE, SPAN = "a" * 32, "b" * 16
-
-
-@pytest.fixture
-def traces(tmp_path: Path) -> Path:
+def one_trace(tmp_path: Path) -> Path:
     row = {
         "trace_id": TRACE,
         "span_id": SPAN,
@@ -432,6 +465,11 @@ def traces(tmp_path: Path) -> Path:
     path = tmp_path / "traces.jsonl"
     path.write_text(json.dumps(row) + "\n")
     return path
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    return one_trace(tmp_path)
 
 
 LOOK_AT_TRACE = (
@@ -610,9 +648,6 @@ def test_the_sender_of_a_span_and_ids_that_hold_a_value_are_masked_and_found(tmp
     assert replay(folder_of(told), settings=Settings()).equal
 
 
-DIGITS = CARD.replace(" ", "")
-
-
 def test_a_call_does_not_bring_back_the_values_that_were_handed_to_it(data: Path) -> None:
     def echo(text: str, most: int = 100) -> str:
         """What it was given, or a complaint about it."""
@@ -622,7 +657,9 @@ def test_a_call_does_not_bring_back_the_values_that_were_handed_to_it(data: Path
 
     look = (
         "def tried(*given):\n    try:\n        return echo(*given)\n    except Exception as error:\n        return str(error)\n"
-        "print(tried('<card-1>z'), '|', tried('no<customer-1>z<card-1>z'), '|', tried('no<card-1>', 9), '|', tried('no', 1))"
+        "print(tried('<card-1>z'), '|', tried('no<customer-1>z<card-1>z'), '|', tried('no<card-1>', 9), '|', tried('no', 1))\n"
+        "right, wrong = tried('no 41' + '11 <card-1>'), tried('no 5222 <card-1>')\n"
+        "print('the same words:', right == wrong, '|', tried('<card-1>', 'many'))"
     )
     _, model = asked(data, [LOOK, look, FINISH], tools=[echo])
     said = sent(model.requests)
@@ -630,9 +667,11 @@ def test_a_call_does_not_bring_back_the_values_that_were_handed_to_it(data: Path
     assert leaks(said) == []
     assert "4111" not in said
     assert "got <card-1>z | " in said
-    assert "cannot use 'no<customer-1>z<card-1>z'" in said
+    assert "cannot use 'no" not in said
     assert "it failed; why is not said here" in said
     assert "cannot use 'n'" in said
+    assert "the same words: True" in said
+    assert "argument 'most'" in said
 
 
 def test_the_words_about_a_schema_do_not_bring_a_value_back(data: Path) -> None:
@@ -646,8 +685,6 @@ def test_the_words_about_a_schema_do_not_bring_a_value_back(data: Path) -> None:
 
 
 def test_an_edit_neither_quotes_nor_writes_a_value_that_it_would_read_again_in_the_clear(tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "config.py").write_text(f"pay = '{DIGITS}'\nwho = '{CUSTOMER}'\n")
     patch = "*** Begin Patch\n*** Update File: config.py\n@@\n-pay = '<card-1>'\n+pay = '<card-1>z'\n*** End Patch"
     tries = "".join(
         f"try:\n    print({call})\nexcept Exception as error:\n    print(error)\n"
@@ -658,22 +695,12 @@ def test_an_edit_neither_quotes_nor_writes_a_value_that_it_would_read_again_in_t
             f"apply_patch({patch!r})",
         )
     )
-    model = ScriptedModel(
-        ["print(read_file('config.py'))", tries, "print(read_file('config.py'))", *["FINAL('no')"] * 3]
-    )
-    sonde.edit(
-        "Change it",
-        tmp_path / "work",
-        approve=accept,
-        model=model,
-        mask_patterns=PATTERNS,
-        settings=Settings(),
-        runs_dir=tmp_path / "runs",
-    )
+    look = "print(read_file('config.py'))"
+    said = edited(tmp_path, {"config.py": f"pay = '{DIGITS}'\nwho = '{CUSTOMER}'\n"}, [look, tries, look])
 
-    assert "4111" not in sent(model.requests)
-    assert leaks(sent(model.requests)) == []
-    assert "<card-1> would not be recognised there" in sent(model.requests)
+    assert "4111" not in said
+    assert leaks(said) == []
+    assert "<card-1> would not be recognised there" in said
     assert DIGITS + "z" not in (tmp_path / "work" / "config.py").read_text()
 
 
@@ -684,6 +711,99 @@ def test_a_span_that_is_not_there_is_named_as_the_code_named_it(traces: Path, tm
 
     assert "no span '<card-1>z'" in sent(model.requests)
     assert leaks(sent(model.requests)) == []
+
+
+def test_a_filter_and_an_id_confirm_no_guess_at_a_value(tmp_path: Path) -> None:
+    """Each line of the code would find the trace in the real data; those with placeholders find it in the masked data."""
+    row = {
+        "trace_id": f"tr-{CUSTOMER}",
+        "span_id": f"sp-{CUSTOMER}",
+        "name": f"mail to {JANE}",
+        "start_time": 1_767_225_600_000_000_000,
+        "end_time": 1_767_225_601_000_000_000,
+        "status_code": "ERROR",
+        "attributes": {"user": JANE, "card": 4111111111111111},
+    }
+    source = tmp_path / "traces.jsonl"
+    source.write_text(f"{json.dumps(row)}\n")
+    snapshot = tmp_path / "configs" / f"of-{CUSTOMER}"
+    snapshot.mkdir(parents=True)
+    (snapshot / "metadata.json").write_text(json.dumps({"created_at": "2025-12-31T23:50:00Z"}))
+    guesses = (
+        "name == 'mail to jane.doe at corp.com'",
+        "'jane' in name",
+        "attributes['user'] > 'j' and attributes['user'] < 'k'",
+        "attributes['user'] == 'jane.doe at corp.com'",
+        "attributes['card'] > 4000000000000000",
+        f"trace_id == 'tr-{CUSTOMER}'",
+    )
+    known = ("name == 'mail to <email-1>'", "attributes['user'] == '<email-1>'", "status_code == 'ERROR'")
+    look = (
+        f"print('guessed', [len(list_traces('default', filter_expr=each.replace(' at ', chr(64)))) for each in {guesses!r}])\n"
+        f"print('known', [len(list_traces('default', filter_expr=each)) for each in {known!r}])\n"
+        f"for call in (lambda: list_spans('tr-{CUSTOMER}'), lambda: get_span('sp-{CUSTOMER}'), "
+        f"lambda: get_config_snapshot('of-{CUSTOMER}')):\n"
+        "    try:\n        print('answered', len(call()))\n    except Exception as error:\n        print('unknown')"
+    )
+    model = ScriptedModel([look, *["FINAL('no')"] * 5])
+    options: dict[str, Any] = {"mask_patterns": PATTERNS, "settings": Settings(), "runs_dir": tmp_path / "runs"}
+    sonde.incident(source, model=model, configs=tmp_path / "configs", **options)
+    said = sent(model.requests)
+
+    assert "guessed [0, 0, 0, 0, 0, 0]" in said
+    assert "known [1, 1, 1]" in said
+    assert "unknown\nunknown\nunknown" in said
+    assert "answered 1" not in said
+
+
+def test_numbers_of_a_trace_are_masked_by_the_patterns_of_the_user(tmp_path: Path) -> None:
+    row = {
+        "trace_id": TRACE,
+        "span_id": SPAN,
+        "name": "pay",
+        "start_time": 1_767_225_600_000_000_000,
+        "end_time": 1_767_225_601_000_000_000,
+        "status_code": "ERROR",
+        "attributes": {"account": 70012345, "share": 70012346.0, "card": float(DIGITS), "change": -5, "rate": 0.25},
+    }
+    source = tmp_path / "traces.jsonl"
+    source.write_text(f"{json.dumps(row)}\n")
+    model = ScriptedModel([f"print(get_span('{SPAN}')['attributes'])", *["FINAL('no')"] * 5])
+    options: dict[str, Any] = {"mask_patterns": {"account": "700[0-9]{5}"}, "settings": Settings()}
+    found = sonde.rca(TRACE, source, model=model, runs_dir=tmp_path / "runs", **options)
+
+    for text in (sent(model.requests), (folder_of(found) / JOURNAL).read_text()):
+        assert [each for each in ("7001234", "4111") if each in text] == []
+    for shown in ("'account': '<account-", "'share': '<account-", "'card': '<card-", "'change': -5", "'rate': 0.25"):
+        assert shown in sent(model.requests)
+    assert replay(folder_of(found), settings=Settings()).equal
+
+
+def test_the_hash_of_masked_data_is_not_one_that_can_be_tried_with_guesses(data: Path, tmp_path: Path) -> None:
+    plain, _ = asked(data, ["FINAL(1)"], mask=False, mask_patterns=None, citations=False)
+    masked, _ = asked(data, ["print(len(list_files()))", "FINAL(1)"], citations=False)
+    again, _ = asked(data, ["FINAL(1)"], citations=False)
+    real, hashed, other = (each.record.dataset_ref.dataset_hash for each in (plain, masked, again))
+    (data / "new.log").write_text("more\n")
+    replayed = replay(folder_of(masked), settings=Settings())
+
+    assert real and hashed and hashed != real
+    assert hashed == other  # the same data are still known to be the same
+    assert replayed.equal or replayed.changed == ("the data",)
+    shown, hidden = (
+        sonde.incident(folder, mask=mask, settings=Settings(), runs_dir=tmp_path / "runs").report
+        for folder, mask in ((one_trace(tmp_path), False), (one_trace(tmp_path), True))
+    )
+    assert shown is not None and hidden is not None and shown["incident_id"] != hidden["incident_id"]
+
+
+def test_the_filter_of_the_user_is_about_the_real_values(traces: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mask": True, "settings": Settings(), "runs_dir": tmp_path / "runs"}
+    found = sonde.incident(traces, filter_expr="'bob@' in status_message", **options)
+    none = sonde.incident(traces, filter_expr="'eve@' in status_message", **options)
+
+    assert found.status is not RunStatus.FAILED
+    assert none.error is not None and "no trace lies in this window" in none.error.message
 
 
 def test_config_snapshots_are_named_by_placeholders_and_found_by_them(traces: Path, tmp_path: Path) -> None:
@@ -703,7 +823,8 @@ def test_config_snapshots_are_named_by_placeholders_and_found_by_them(traces: Pa
         runs_dir=tmp_path / "runs",
     )
 
-    assert "no config snapshot 'x'; there are: for-<customer-1>, <email-" in sent(model.requests)
-    assert leaks(sent(model.requests)) == []
+    said = sent(model.requests)
+    assert re.search(r"no config snapshot 'x'; there are: <email-\d\.?\d?>, for-<customer-1>", said)
+    assert leaks(said) == []
     assert files_with(folder_of(found)) == {"report.md"}
     assert "limit = 1" in (folder_of(found) / "report.md").read_text()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sonde.api.consent import ANYWHERE, is_made_here, readable_places
+from sonde.api.consent import ANYWHERE, is_made_here, readable_places, seal_key
 from sonde.api.recorded_run import Recorded, changed_sources, check_recipe, open_run, recorded_mask, unmasked
 from sonde.api.settings import BY_DEFAULT, Settings
 from sonde.api.sources import reopened
@@ -89,7 +89,7 @@ def _with_history(spec: RunSpec, recorded: Recorded, beside: Sequence[Path], *, 
         if not each["name"].startswith("_") and (each["size"] or each["name"] not in EMPTY)
     }
     variables = "; ".join(list(left.values())[:MOST_NAMES])
-    changed = changed_sources(read, context, elsewhere) if variables or same else ()
+    changed = changed_sources(read, context, elsewhere, spec.mask) if variables or same else ()
     if dropped:
         names = f"run {dropped[0]}" if len(dropped) == 1 else f"runs {', '.join(dropped)}"
         note = f"the traces of {names} are not part of this follow-up; --source adds them"
@@ -119,7 +119,8 @@ def continued_mask(
         return False
     from sonde.core.mask import Mask  # noqa: PLC0415  # loaded only for those who mask
 
-    return Mask({**earlier.patterns, **(mask.patterns if mask else {})}, earlier.pairs())
+    patterns = {**earlier.patterns, **(mask.patterns if mask else {})}
+    return Mask(patterns, earlier.pairs(), seal_key(settings.environ))
 
 
 def with_earlier_models(settings: Settings, run: str | Path) -> Settings:

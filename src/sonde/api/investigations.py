@@ -166,6 +166,7 @@ def case_spec(case: Case, context: TracesContext, settings: Settings, options: R
     params = case.params(context.store)
     if mask is not None:
         params |= {name: mask.hidden_value(params[name]) for name in ("trace_id", "trace_ids") if name in params}
+        params |= {name: mask.keyed(params[name])[:12] for name in ("incident_id",) if name in params}
     if case.changes:
         query = case.query()
         start, end = (query.start_us, query.end_us) if query else (None, None)

@@ -164,7 +164,7 @@ def mask_of(settings: Settings, options: RunOptions | None = None) -> Mask | Non
 
     if isinstance(given, Mask):
         return given
-    return Mask({**patterns_of(settings.mask_patterns), **(patterns or {})})
+    return Mask({**patterns_of(settings.mask_patterns), **(patterns or {})}, key=seal_key(settings.environ, make=True))
 
 
 def masked(context: Context, mask: Mask | None) -> None:
@@ -207,6 +207,7 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
         RunError, ToolFault
     ):  # data that cannot be reached: the run itself fails at once, and its record says so
         dataset_hash = spec.context.fingerprint()
+        dataset_hash = dataset_hash if spec.mask is None else spec.mask.keyed(dataset_hash)
     registry = ToolRegistry(
         taught(spec.context.tools(), spec.profile),
         spec.engine.tools,
@@ -283,10 +284,10 @@ def keeping_pairs(spec: RunSpec, mask: Mask, settings: Settings, run_dir: RunDir
     """The spec with a masked recipe that names the file of its placeholders; what the mask hides goes into that file first."""
     then = spec.recording.at(RunStarted) if spec.recording.resumed else None
     name = new_id() if then is None else str(then.settings.get("mask", {}).get("id"))
-    hidden = mask.hidden_value({name: value for name, value in spec.recipe.items() if name != "mask"})
+    hidden = mask.hidden_texts({name: value for name, value in spec.recipe.items() if name != "mask"})
     hidden["mask"] = {"id": name, "patterns": mask.patterns}
     notes = (MASKED, *spec.notes)
-    spec = replace(spec, recipe=hidden, input_ref=mask.hidden_value(dict(spec.input_ref)), notes=notes)
+    spec = replace(spec, recipe=hidden, input_ref=mask.hidden_texts(dict(spec.input_ref)), notes=notes)
     kept = state_folder(settings.environ or os.environ)
     if run_dir is not None and kept is not None:
         pairs = PlaceholderFile(kept, name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sonde.api.config_file import state_folder
-from sonde.api.consent import is_own
+from sonde.api.consent import is_own, seal_key
 from sonde.api.keys import KEYS
 from sonde.api.settings import Settings
 from sonde.contexts import Context
@@ -93,7 +93,7 @@ def recorded_mask(recorded: Recorded, settings: Settings) -> Mask | None:
             f"run {recorded.run_dir.run_id} is masked, and the values behind its placeholders are not on this machine: it can be "
             "looked at, but not run again"
         )
-    return Mask(told["patterns"], pairs)
+    return Mask(told["patterns"], pairs, seal_key(settings.environ))
 
 
 def own_values(run: Path, settings: Settings) -> Path | None:
@@ -210,7 +210,7 @@ def check_events(events: Sequence[AnyEvent]) -> None:
 
 
 def changed_sources(
-    events: Sequence[AnyEvent], context: Context, elsewhere: Sequence[AnyEvent] = ()
+    events: Sequence[AnyEvent], context: Context, elsewhere: Sequence[AnyEvent] = (), mask: Mask | None = None
 ) -> tuple[str, ...]:
     """The files (or refs) that a run read and that read differently now: the usual reason why a replay differs.
 
@@ -232,8 +232,9 @@ def changed_sources(
                 changed[excerpt.path or excerpt.ref] = None
         started = next((event for event in events if isinstance(event, RunStarted)), None)
         recorded = "" if started is None else started.dataset_ref.get("dataset_hash")
-        if not changed and recorded and recorded != context.fingerprint():
-            return (ALL_OF_IT,)
+        if not changed and recorded:
+            now = context.fingerprint()
+            return () if recorded == (now if mask is None else mask.keyed(now)) else (ALL_OF_IT,)
         return tuple(changed)
     return ()
 

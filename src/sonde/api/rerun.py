@@ -249,7 +249,7 @@ def replay(
                 differences.append(Difference("the recorded answer, by its hash", kept, then.output_hash))
         except Diverged as diverged:
             differences = [*recording.differences, Difference(diverged.where, diverged.recorded, diverged.now)]
-        changed = changed_sources(recorded.events, spec.context) if differences else ()
+        changed = changed_sources(recorded.events, spec.context, mask=spec.mask) if differences else ()
     return Replayed(
         run_id=recorded.run_dir.run_id,
         differences=tuple(differences),

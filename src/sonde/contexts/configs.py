@@ -125,12 +125,12 @@ class ConfigSnapshots:
         found = [
             snapshot
             for snapshot in self._snapshots.values()
-            if snapshot.project_name in {"", project_name}
-            and (start is None or snapshot.created_at >= start)
-            and (end is None or snapshot.created_at <= end)
-            and tag in {None, snapshot.tag}
+            if (start is None or snapshot.created_at >= start) and (end is None or snapshot.created_at <= end)
         ]
-        return [self._shown(each) for each in sorted(found, key=lambda s: (s.created_at, s.snapshot_id))]
+        shown = sorted(map(self._shown, found), key=lambda row: (row["created_at"], row["snapshot_id"]))
+        return [
+            row for row in shown if row["project_name"] in {"", project_name} and tag in {None, row["tag"]}
+        ]  # as they are shown: a value in the clear is a guess
 
     def get_config_snapshot(self, snapshot_id: str) -> dict[str, Any]:
         """One config snapshot: {snapshot_id, project_name, tag, created_at, git_commit, paths, metadata}."""
@@ -181,20 +181,18 @@ class ConfigSnapshots:
 
     def reread(self, excerpt: Excerpt) -> str | None:
         """The diff behind a pointer, made again from the files."""
-        base, _, target = map(self._real, excerpt.path.partition(".."))
-        if base not in self._snapshots or target not in self._snapshots:
+        base, _, target = excerpt.path.partition("..")
+        try:
+            return self._diff(self._get(base), self._get(target))[0]
+        except ToolFault:
             return None
-        return self._diff(self._snapshots[base], self._snapshots[target])[0]
-
-    def _real(self, snapshot_id: str) -> str:
-        return snapshot_id if self.mask is None else self.mask.restored(snapshot_id)
 
     def _get(self, snapshot_id: str) -> Snapshot:
-        snapshot_id = self._real(snapshot_id)
-        if snapshot_id not in self._snapshots:
-            known = ", ".join(sorted(self._snapshots)) or "none"
-            raise ToolFault(f"no config snapshot {snapshot_id!r}; there are: {known}")
-        return self._snapshots[snapshot_id]
+        hide = str if self.mask is None else self.mask.hidden
+        shown = {hide(name): snapshot for name, snapshot in self._snapshots.items()}
+        if snapshot_id not in shown:
+            raise ToolFault(f"no config snapshot {snapshot_id!r}; there are: {', '.join(sorted(shown)) or 'none'}")
+        return shown[snapshot_id]
 
 
 def unified_diff(base: Snapshot, target: Snapshot) -> tuple[str, list[str]]:

@@ -1,10 +1,11 @@
 """People's data behind placeholders: `<email-1>`, `<card-1>`, `<token-1>`, and `<NAME-1>` for a pattern that the user gives.
 
 What a run reads is masked where it enters (`hidden`), so code, prompts, sub-calls and the journal see placeholders only, and a value is
-never cut in two by whoever reads a part. `guarded` looks once more at what leaves: a model may write an address of its own. `restored`
-puts the values back for the user, and is exact: restored(hidden(text)) == text. A text in the data that looks like a placeholder is
-itself hidden (`<literal-1>`), so a stranger's `<email-1>` never becomes somebody's address. Equal values have equal placeholders; another
-spelling of one (`J%40x.org`, `4111-1111-…`) has the same number with a dot: `<email-1.2>`. Line ends are never hidden.
+never cut in two by whoever reads a part. `guarded` looks once more at what leaves: a model may write an address of its own, which becomes
+`<written-1>`, whether or not it is in the data. `restored` puts the values back for the user, and is exact: restored(hidden(text)) == text.
+A text in the data that looks like a placeholder is itself hidden (`<literal-1>`), so a stranger's `<email-1>` never becomes somebody's
+address. Equal values have equal placeholders; another spelling of one (`J%40x.org`, `4111-1111-…`) has the same number with a dot:
+`<email-1.2>`. Line ends are never hidden.
 
 Not promised: names, phone numbers and addresses without a pattern; values in base64, in pictures, or broken over lines; what a value
 looks like from the words around it.
@@ -12,14 +13,16 @@ looks like from the words around it.
 
 from __future__ import annotations
 
+import hmac
 import re
+import secrets
 import threading
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import unescape
 from posixpath import splitext
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from sonde.core.markdown_safety import words
@@ -30,10 +33,9 @@ from sonde.errors import ConfigError
 MOST_VALUES = 200_000
 """Different values of one run; a pattern that finds more masks words, not people."""
 MOST_PATTERN_CHARS = 1000
-LITERAL = "literal"
-PIECE = 4
-PART_OF_A_VALUE = "it failed; why is not said here, because the reason quotes a part of a masked value"
-KINDS = ("email", "card", "token", LITERAL)
+LITERAL, WRITTEN = "literal", "written"
+LARGEST_EXACT = 2.0**53
+KINDS = ("email", "card", "token", LITERAL, WRITTEN)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,30}")
 _AT = r"(?:@|%40|\\u0040|&#64;|&#x40;|&commat;)"
 _EMAIL = compiled(rf"[A-Za-z0-9._%+-]{{1,100}}{_AT}(?:[A-Za-z0-9][A-Za-z0-9-]{{0,62}}\.){{1,8}}[A-Za-z]{{2,24}}")
@@ -44,6 +46,14 @@ _CARD = compiled(
     rf"\b(?:\d{{13,19}}|\d{{4}}{_GAP}\d{{4}}{_GAP}\d{{4}}{_GAP}\d{{1,7}}|\d{{4}}{_GAP}\d{{6}}{_GAP}\d{{4,5}})\b"
 )
 _ISSUERS = re.compile(r"3[0-9]{13,18}|4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})|[56][0-9]{15,18}|2[2-7][0-9]{14}")
+FILE_KINDS = frozenset(
+    """
+    .txt .log .md .rst .csv .tsv .json .jsonl .ndjson .yaml .yml .toml .ini .cfg .conf .env .xml .html .htm .xhtml .css .sql .diff .patch
+    .py .pyi .pyw .ipynb .js .jsx .mjs .cjs .ts .mts .cts .tsx .go .rs .java .kt .c .h .cc .cpp .cxx .hpp .hh .hxx .cs .rb .php .sh .bash
+    .pdf .docx .xlsx .pptx .odt .ods .odp .rtf .eml .zip .tar .tgz .tbz2 .txz .tzst .gz .bz2 .xz .zst .png .jpg .jpeg .gif .parquet
+    """.split()  # noqa: SIM905 - suffixes read better as text
+)
+"""Suffixes that stay in a masked name; whatever reads a file goes by them."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 Span = tuple[int, int, str]
 """Where a value begins and ends, and of which kind it is."""
@@ -52,8 +62,16 @@ Span = tuple[int, int, str]
 class Mask:
     """The values of one run and their placeholders. Safe to use from threads; `keep` hears of each new pair before it is used."""
 
-    def __init__(self, patterns: Mapping[str, str] | None = None, known: Iterable[tuple[str, str]] = ()) -> None:
-        """`known`: pairs of placeholder and value from an earlier run, or from this one before a crash."""
+    NOT_SAID = "it failed; why is not said here, because it was called with the values behind placeholders"
+
+    def __init__(
+        self,
+        patterns: Mapping[str, str] | None = None,
+        known: Iterable[tuple[str, str]] = (),
+        key: bytes | None = None,
+    ) -> None:
+        """`known`: pairs of placeholder and value from an earlier run, or from this one before a crash. `key`: the user's, for `keyed`."""
+        self._key = key or secrets.token_bytes(32)
         self.patterns = dict(patterns or {})
         self._patterns = {name: _checked(name, source) for name, source in self.patterns.items()}
         kinds = "|".join((*KINDS, *self._patterns))
@@ -76,32 +94,53 @@ class Mask:
             self._last[kind] = max(self._last[kind], whole)
             self._spellings[kind, whole] += 1
 
+    def keyed(self, real_hash: str) -> str:
+        """A hash of real data that may be shown: without the user's key nobody can try guesses at the data on it."""
+        return hmac.new(self._key, f"masked data {real_hash}".encode(), "sha256").hexdigest()
+
     def pairs(self) -> list[tuple[str, str]]:
         """Every placeholder, without its brackets, and its value."""
         with self._lock:
             return list(self._values.items())
 
     def counts(self) -> dict[str, int]:
-        """How many different values of each kind were found; literals are not people's data."""
-        return {kind: number for kind, number in sorted(self._last.items()) if kind != LITERAL}
+        """How many different values of each kind were found; literals and what a model wrote are not people's data."""
+        return {kind: number for kind, number in sorted(self._last.items()) if kind not in (LITERAL, WRITTEN)}
 
     def hidden(self, text: str) -> str:
         """Data of the user as the run sees it."""
+        return self._replaced(text, self._entering(text))
+
+    def hidden_name(self, path: str) -> str:
+        """The path of a file. A suffix that says what kind of file it is stays; any other may be a part of a value."""
+        return self._replaced(path, self._in_name(path))
+
+    def behind(self, given: str) -> str | None:
+        """The text or path that this run shows as `given`; None if it shows none like that. One with a value in the clear is a guess,
+        and looking it up makes no placeholder that would tell whether the value is known.
+        """
+        real = self.restored(given)
+        ways = (self._entering(real), self._in_name(real))
+        return real if any(self._replaced(real, spans, known=True) == given for spans in ways) else None
+
+    def _entering(self, text: str) -> list[Span]:
+        """Where values stand in the data of the user, and texts that look like placeholders."""
         spans = [(*found.span(), LITERAL) for found in self._shown.finditer(text)] if "-" in text else []
         spans += _found(text)
         for name, pattern in self._patterns.items():
             spans += ((start, end, name) for start, end in _matches(pattern, text))
-        return self._replaced(text, spans)
+        return spans
 
-    def hidden_name(self, path: str) -> str:
-        """The path of a file; its suffix stays, because it says what kind of file it is."""
+    def _in_name(self, path: str) -> list[Span]:
         stem, suffix = splitext(path)
-        hidden = self.hidden(stem)
-        return f"{hidden}{suffix}" if hidden != stem else self.hidden(path)
+        in_stem = self._entering(stem) if suffix.lower() in FILE_KINDS else []
+        return in_stem or self._entering(path)
 
     def guarded(self, text: str) -> str:
-        """What is about to leave, which may hold placeholders already: they stay."""
-        return self._replaced(text, self._leaving(text))
+        """What is about to leave, which may hold placeholders already: they stay. A value in it is not known as data: a model may have
+        written it, and the placeholder of the data would tell it that its guess was right.
+        """
+        return self._replaced(text, [(start, end, WRITTEN) for start, end, _ in self._leaving(text)])
 
     def lets_pass(self, text: str) -> bool:
         """Whether nothing of it has to be hidden before it leaves."""
@@ -157,13 +196,9 @@ class Mask:
         return rewrite_value(value, lambda text: self._replaced(text, self._leaving(text, _exact(text, handed))))
 
     def told(self, message: str, handed: Mapping[str, str]) -> str:
-        """What is wrong with values that were restored, in words for the model; left out if it quotes a part of one of them."""
+        """What ended a run, such as a server's words about what it was asked for: for the record, not for the model."""
         own = [(start, end, name) for name, each in self._patterns.items() for start, end in _matches(each, message)]
-        text = self._replaced(message, self._leaving(message, [*_exact(message, handed), *own]))
-        bare = self._shown.sub("\n", text).casefold()
-        quoted = {bare[at : at + PIECE] for at in range(len(bare))}
-        parts = (value[at : at + PIECE].casefold() for value in handed for at in range(len(value) - PIECE + 1))
-        return PART_OF_A_VALUE if any(part in quoted for part in parts) else text
+        return self._replaced(message, self._leaving(message, [*_exact(message, handed), *own]))
 
     def glued_in(self, after: str, before: str) -> list[str]:
         """Placeholders of a new text whose values would not be hidden any more when it is read again, because of what stands beside."""
@@ -176,8 +211,29 @@ class Mask:
         return [found[0] for found in self._placeholder.finditer(text) if found[1] not in self._values]
 
     def hidden_value(self, value: Any) -> Any:
-        """Plain data, keys included. A card that is a number becomes text."""
-        return rewrite_value(_numbers_as_text(value), self.hidden)
+        """Plain data, keys included. A number that is a card, or in which a pattern of the user finds something, becomes text."""
+        return rewrite_value(self._numbers_as_text(value), self.hidden)
+
+    def hidden_texts(self, value: Any) -> Any:
+        """Plain data of our own, such as a recipe: its texts are masked, and its numbers are limits and times, which stay."""
+        return rewrite_value(value, self.hidden)
+
+    def _numbers_as_text(self, value: Any) -> Any:
+        match value:
+            case bool():
+                return value
+            case int() | float():
+                return next((text for text in _written(value) if self._is_private(text)), value)
+            case dict():
+                items = cast("dict[Any, Any]", value).items()
+                return {self._numbers_as_text(key): self._numbers_as_text(item) for key, item in items}
+            case list() | tuple():
+                return [self._numbers_as_text(item) for item in cast("Sequence[Any]", value)]
+            case _:
+                return value
+
+    def _is_private(self, number: str) -> bool:
+        return _is_card(number) or any(True for each in self._patterns.values() for _ in _matches(each, number))
 
     def guarded_value(self, value: Any) -> Any:
         """Plain data about to leave."""
@@ -187,16 +243,19 @@ class Mask:
         """Plain data with the values in their places."""
         return rewrite_value(value, self.restored)
 
-    def _replaced(self, text: str, spans: Iterable[Span]) -> str:
+    def _replaced(self, text: str, spans: Iterable[Span], *, known: bool = False) -> str:
+        """The text with placeholders in these places; with `known` only those that there are."""
         parts: list[str] = []
         done = 0
         for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
-            if start >= done:  # of two that overlap the first, of two that begin together the longer
-                parts += [text[done:start], f"<{self._name(kind, text[start:end])}>"]
-                done = end
-            elif end > done:  # the rest of one that overlaps would stay in sight
-                parts.append(f"<{self._name(kind, text[done:end])}>")
-                done = end
+            if (
+                end <= done
+            ):  # of two that begin together the longer, of two that overlap the first and the rest of the second
+                continue
+            parts.append(text[done:start])
+            value = text[max(start, done) : end]
+            parts.append(f"<{self._names.get((kind, value)) if known else self._name(kind, value)}>")
+            done = end
         return "".join([*parts, text[done:]]) if parts else text
 
     def _name(self, kind: str, value: str) -> str:
@@ -302,22 +361,17 @@ def _bytes_matched(pattern: Pattern, data: bytes) -> Iterator[tuple[int, int]]:
 
 def _is_card(digits: str) -> bool:
     """Whether an issuer numbers cards like this, and the last digit is right (Luhn)."""
+    if not _ISSUERS.fullmatch(digits):
+        return False
     doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
-    return bool(_ISSUERS.fullmatch(digits)) and sum(each - 9 * (each > 9) for each in doubled) % 10 == 0
+    return sum(each - 9 * (each > 9) for each in doubled) % 10 == 0
 
 
-def _numbers_as_text(value: Any) -> Any:
-    match value:
-        case bool():
-            return value
-        case int() if _is_card(str(value)):
-            return str(value)
-        case dict():
-            return {key: _numbers_as_text(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]  # plain data
-        case list() | tuple():
-            return [_numbers_as_text(item) for item in value]  # pyright: ignore[reportUnknownVariableType]  # plain data
-        case _:
-            return value
+def _written(number: float) -> Iterator[str]:
+    """The ways to write a number: a card or an id may be stored as 4111111111111111.0."""
+    if isinstance(number, float) and number.is_integer() and abs(number) < LARGEST_EXACT:
+        yield str(int(number))
+    yield repr(number)
 
 
 def _same(kind: str, value: str) -> str:

@@ -179,10 +179,12 @@ def _subschemas(key: str, value: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def violations(value: Any, schema: Schema, limit: int = 8) -> list[str]:
-    """What is wrong with a value, each with its place; empty when it fits. The model reads these lines."""
+def violations(value: Any, schema: Schema, limit: int = 8, *, quote: bool = True) -> list[str]:
+    """What is wrong with a value, each with its place; empty when it fits. The model reads these lines. Without `quote` they are in the
+    words of the schema alone.
+    """
     try:
-        return _judge(value, schema, _Judging(schema), "value")[:limit]
+        return _judge(value, schema, _Judging(schema, quote), "value")[:limit]
     except _TooManySteps:
         return ["value takes too long to check against the schema: give a smaller one"]
 
@@ -196,8 +198,17 @@ class _Judging:
     """One value and its schema: the steps so far, and what each $ref said about each place."""
 
     root: Schema
+    quote: bool = True
     steps: int = 0
     said: dict[tuple[str, int, str], list[str]] = field(default_factory=dict[tuple[str, int, str], list[str]])
+
+    def instead_of(self, value: Any) -> str:
+        """What was found where the schema wants something else."""
+        return f", not {clip(repr(value), 80)}" if self.quote else ""
+
+    def named(self, field_name: str) -> str:
+        """A field that the schema does not name."""
+        return field_name if self.quote else "*"
 
 
 def _judge(value: Any, schema: Any, judging: _Judging, where: str) -> list[str]:
@@ -220,12 +231,12 @@ def _judge(value: Any, schema: Any, judging: _Judging, where: str) -> list[str]:
             case "type":
                 wanted = cast("list[str]", rule) if isinstance(rule, list) else [cast("str", rule)]
                 if not any(name in _TYPES and _TYPES[name](value) for name in wanted):
-                    found.append(f"{where} must be {' or '.join(wanted)}{_instead_of(value)}")
+                    found.append(f"{where} must be {' or '.join(wanted)}{judging.instead_of(value)}")
             case "enum" | "const":
                 allowed = rule if key == "enum" else [rule]
                 given = canonical_json(value)
                 if not any(canonical_json(each) == given for each in allowed):
-                    found.append(f"{where} must be one of {canonical_json(allowed)}{_instead_of(value)}")
+                    found.append(f"{where} must be one of {canonical_json(allowed)}{judging.instead_of(value)}")
             case "pattern" if isinstance(value, str):
                 if not compiled(rule).search(value.encode("utf-8", "replace").decode()):
                     found.append(f"{where} does not match {rule!r}")
@@ -255,10 +266,6 @@ def _judge(value: Any, schema: Any, judging: _Judging, where: str) -> list[str]:
     return list(dict.fromkeys(found))[:MOST_LINES]  # two $refs to one schema say everything twice
 
 
-def _instead_of(value: Any) -> str:
-    return f", not {clip(repr(value), 80)}"
-
-
 def _judge_fields(value: dict[str, Any], key: str, schema: Schema, judging: _Judging, where: str) -> list[str]:
     rule = schema[key]
     match key:
@@ -274,8 +281,10 @@ def _judge_fields(value: dict[str, Any], key: str, schema: Schema, judging: _Jud
         case "additionalProperties":
             extra = [name for name in value if name not in schema.get("properties", {})]
             if rule is False:
-                return [f"{where} has a field {name!r} that the schema does not have" for name in extra]
-            return [line for name in extra for line in _judge(value[name], rule, judging, f"{where}.{name}")]
+                return [f"{where} has a field {judging.named(name)!r} that the schema does not have" for name in extra]
+            return [
+                line for name in extra for line in _judge(value[name], rule, judging, f"{where}.{judging.named(name)}")
+            ]
         case _:
             return []
 

@@ -103,8 +103,10 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
     if gathered.schema is not None:
         mask = gathered.mask  # the schema is about the value that the user gets
         plain = jsonable(value)
-        wrong = violations(plain if mask is None else mask.restored_value(plain), gathered.schema)
-        wrong = wrong if mask is None else [mask.told(each, mask.handed(plain)) for each in wrong]
+        if mask is None or not mask.handed(plain):
+            wrong = violations(plain, gathered.schema)
+        else:
+            wrong = violations(mask.restored_value(plain), gathered.schema, quote=False)
         if wrong:
             reason = "the final value does not fit the schema: " + "; ".join(wrong)
             problems.append(Problem(gate="schema", reason=reason))

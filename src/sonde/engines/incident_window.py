@@ -40,7 +40,7 @@ def prefilter(gathered: Gathered) -> Prefilter:
     named = cast("Sequence[str]", gathered.params.get("trace_ids", ()))
     window = read_window(context.store, query, named)
     if not window.traces:
-        every = context.store.traces(TraceQuery(project=query.project if query else None, limit=1000))
+        every = context.store.traces(TraceQuery(project=query.project if query else None, limit=1000, own=True))
         began = [seconds(row.start_us) for row in every.rows]
         times = f" (traces began between {began[0]} and {began[-1]}{' or later' * bool(every.more)})" if began else ""
         raise EvidenceValidationFailed(

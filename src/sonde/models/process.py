@@ -26,7 +26,7 @@ from sonde.core.cancellation import Stop
 from sonde.models.base import OnText
 
 MAX_STDOUT_BYTES = 8 * 1024 * 1024
-STDERR_TAIL_BYTES = 16_000
+STDERR_TAIL_BYTES = 64_000  # several times what is shown of it: a value that is cut here does not come into sight
 CHUNK = 64 * 1024
 TICK_S = 0.1  # how often to check for a stop, and for a program that died and left its pipes to another process
 _groups: set[int] = set()
@@ -106,6 +106,10 @@ class _Drain:
     def stderr(self, data: bytes) -> None:
         self.tail = (self.tail + data)[-STDERR_TAIL_BYTES:]
 
+    def last_lines(self) -> bytes:
+        """The end of stderr without a line that may be torn."""
+        return self.tail if len(self.tail) < STDERR_TAIL_BYTES else self.tail[self.tail.find(b"\n") + 1 :]
+
 
 def run_process(program: Program, on_text: OnText | None = None) -> ProgramEnd:
     """Raises OSError when the program cannot be started."""
@@ -163,7 +167,7 @@ def run_process(program: Program, on_text: OnText | None = None) -> ProgramEnd:
     drain.stdout(b"", last=True)
     return ProgramEnd(
         text="".join(drain.pieces),
-        stderr_tail=drain.tail.decode("utf-8", "replace").strip(),
+        stderr_tail=drain.last_lines().decode("utf-8", "replace").strip(),
         returncode=process.returncode,
         seconds=time.monotonic() - started,
         timed_out=not in_time and not program.stop.is_set(),

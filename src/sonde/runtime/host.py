@@ -185,27 +185,38 @@ class Host:
         return recorded.result  # as recorded, without key values: what a replay will see
 
     def _masked(self, call: Call, mask: Mask) -> CallResult:
-        """The call in a masked run. Whoever serves it works with the real values of its arguments, and may quote them glued to other
-        text or cut, where no pattern finds them: neither what it returns nor what it complains of brings them back.
+        """The call in a masked run. A tool of the user works with the real values of its arguments. It may quote them glued to other
+        text, where no pattern finds them, or cut: what it returns does not bring them back, and what it complains of is not said at
+        all, since any look at the words would answer the question whether a guess stands in them.
         """
         handed = mask.handed(jsonable(call.args))
         if len(handed) > MOST_HANDED:
             raise ToolFault(
                 f"these arguments have {len(handed):,} different placeholders; at most {MOST_HANDED:,} in one call"
             )
-        given = call.name in self.run.registry.given
+        if call.name not in self.run.registry.given:  # masked by its context
+            try:
+                return self.run.registry.call(call.name, call.args)
+            except RunError as error:
+                error.message = mask.told(error.message, handed)
+                raise
         try:
-            result = self.run.registry.call(call.name, mask.restored_value(jsonable(call.args)) if given else call.args)
+            result = self.run.registry.call(
+                call.name,
+                mask.restored_value(jsonable(call.args)),
+                lambda value: mask.hidden_again(mask.hidden_value(value), handed),
+            )
         except Fault as fault:
-            raise ToolFault(mask.told(mask.hidden(fault.message) if given else fault.message, handed)) from None
-        except RunError as error:  # such as a server that fails, and names what it was asked for
-            error.message = mask.told(mask.hidden(error.message) if given else error.message, handed)
+            if not handed:
+                raise ToolFault(mask.hidden(fault.message)) from None
+            self.run.registry.get(call.name).check(
+                call.args
+            )  # what is wrong with them as the code wrote them, it may hear
+            raise ToolFault(f"{call.name}: {mask.NOT_SAID}") from None
+        except RunError as error:
+            error.message = mask.NOT_SAID if handed else mask.hidden(error.message)
             raise
-        masked = mask.hidden_value(result.result) if given else result.result
-        masked = mask.hidden_again(masked, handed) if handed else masked
-        if masked is result.result:
-            return result
-        return replace(result, result=masked, args_hash=_args_hash(call.args), response_hash=hash_value(masked))
+        return replace(result, args_hash=_args_hash(call.args))
 
     def _told(self, recorded: HostReturned) -> None:
         """Remarks for the model about a call: what was cut, and by which ref a user's tool is cited."""

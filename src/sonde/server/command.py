@@ -21,6 +21,8 @@ from sonde.contexts.workspace import LocalWorkspace
 from sonde.contexts.workspace.reach import NOT_CONFINED, confinable
 from sonde.errors import SondeError
 
+MAX_OUTPUT = 60_000
+
 
 def main() -> int:
     """Read the order, run the command, print what came of it."""
@@ -34,11 +36,17 @@ def main() -> int:
     except SondeError as error:
         answer = {"refused": error.message}
     else:
-        answer = {"exitCode": done.exit_code, "stdout": done.stdout, "stderr": done.stderr}
+        outputs = {"stdout": done.stdout, "stderr": done.stderr}
+        answer = {"exitCode": done.exit_code, **{name: _last_lines(text) for name, text in outputs.items()}}
         answer |= {} if confinable() else {"notConfined": NOT_CONFINED}
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
     return 0
+
+
+def _last_lines(text: str) -> str:
+    """Several times what a model is shown, and no torn line at the beginning: the runtime masks it before it cuts it."""
+    return text if len(text) <= MAX_OUTPUT else text[text.find("\n", len(text) - MAX_OUTPUT) + 1 :]
 
 
 def _end_with_input() -> None:

@@ -113,8 +113,8 @@ class ToolRegistry:
         found = self.get(name)
         return sha256_text(_args_text(found, found.check(args)))
 
-    def call(self, name: str, args: Mapping[str, Any]) -> CallResult:
-        """Run a tool: checked arguments in, plain data in stable order out."""
+    def call(self, name: str, args: Mapping[str, Any], hide: Callable[[Any], Any] | None = None) -> CallResult:
+        """Run a tool: checked arguments in, plain data in stable order out. `hide` masks what it returns, before that is cut."""
         found = self.get(name)
         given = found.check(args)
         text = _args_text(found, given)
@@ -132,7 +132,10 @@ class ToolRegistry:
             raise found.fault(f"failed with {type(error).__name__}: {error}") from error
         latency = self._clock.now() - started
         observed = returned if isinstance(returned, Observed) else None
-        value, cut = fit(in_order(plain(name, observed.value if observed else returned)), self._max_result_bytes)
+        whole = plain(name, observed.value if observed else returned)
+        value, cut = fit(in_order(whole if hide is None else hide(whole)), self._max_result_bytes)
+        remark = observed.truncated if observed else None
+        remark = remark if remark is None or hide is None else hide(remark)
         citable = observed is None or observed.citable
         own = (excerpt_of_call(name, args_hash, value),) if citable else ()
         return CallResult(
@@ -145,7 +148,7 @@ class ToolRegistry:
             # Pointers into text that was cut would cite what nobody saw, so a cut result is cited as the tool's output.
             excerpts=observed.excerpts if observed and not cut else own,
             citable=citable,
-            truncated=" ".join(filter(None, [cut, observed.truncated if observed else None])) or None,
+            truncated=" ".join(filter(None, [cut, remark])) or None,
         )
 
 

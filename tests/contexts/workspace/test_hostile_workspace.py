@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.contexts.workspace import LocalWorkspace, PathRefused, Policy, accept, plan_patch
+from sonde.contexts.workspace import LocalWorkspace, PathRefused, Policy, WorkspaceContext, accept, plan_patch
 from sonde.contexts.workspace.text import MAX_BYTES
 from sonde.errors import ToolFault
 
@@ -78,9 +78,12 @@ def test_how_a_command_ended_is_told_as_it_was(folder: Path) -> None:
 
 
 def test_a_flood_of_output_ends_the_command_and_does_not_fill_our_memory(folder: Path) -> None:
-    result = opened(folder, "yes").execute("yes")
+    workspace = opened(folder, "yes")
+    result = workspace.execute("yes")
+    shown = WorkspaceContext(workspace, commands=["yes"]).execute_command("yes")
 
-    assert len(result.stdout) <= 20_000
+    assert len(result.stdout) <= 8 << 20
+    assert len(shown["stdout"]) <= 20_000
     assert "printed too much" in result.stderr
 
 

@@ -86,7 +86,15 @@ def query_of(
     if start_us is not None and end_us is not None and start_us >= end_us:
         raise ConfigError(f"nothing lies between {start} and {end}: the first must be before the second")
     condition = parse_filter(filter_expr) if filter_expr else None
-    return TraceQuery(project=project, start_us=start_us, end_us=end_us, condition=condition, after=after, limit=limit)
+    return TraceQuery(
+        project=project,
+        start_us=start_us,
+        end_us=end_us,
+        condition=condition,
+        after=after,
+        limit=limit,
+        own=True,
+    )
 
 
 def import_traces(source: Path, cache: Path, cache_gb: float | None = None) -> Row:

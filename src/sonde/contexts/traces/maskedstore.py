@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sonde.contexts.traces.filestore import FileStore, IndexStore
-from sonde.contexts.traces.filters import parse_filter
+from sonde.contexts.traces.filters import SpanFilter
 from sonde.contexts.traces.index import IndexWriter
 from sonde.contexts.traces.loaded_window import LoadedWindow
 from sonde.contexts.traces.span import Span, SpanSummary
-from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, TraceStore
+from sonde.contexts.traces.store import (
+    Page,
+    TraceQuery,
+    TraceRow,
+    TraceStore,
+    UnknownSpan,
+    UnknownTrace,
+    unknown_span,
+    unknown_trace,
+)
+from sonde.errors import ToolFault
 
 if TYPE_CHECKING:
     from sonde.core.mask import Mask
@@ -23,7 +34,7 @@ MOST_TRACES = 200_000
 
 class MaskedStore:
     """See `TraceStore`. Everything but kinds and times is masked, ids too if they hold somebody's data; ids and filters that are
-    asked for may speak of placeholders.
+    asked for speak of placeholders.
     """
 
     def __init__(self, inner: TraceStore, mask: Mask) -> None:
@@ -43,35 +54,64 @@ class MaskedStore:
         return [self._mask.hidden(name) for name in self.inner.projects()]
 
     def traces(self, query: TraceQuery) -> Page:
-        """Traces by (start, id)."""
-        condition = None if query.condition is None else parse_filter(self._mask.restored(query.condition.text))
-        project = None if query.project is None else self._mask.restored(query.project)
-        after = None if query.after is None else self._mask.restored(query.after)
-        page = self.inner.traces(replace(query, condition=condition, project=project, after=after))
-        return Page(tuple(map(self._row, page.rows)), page.more)
+        """Traces by (start, id). A filter of generated code is tried on masked spans, so that it confirms no guess at a value."""
+        project, condition = query.project, query.condition
+        if not query.own:
+            project = None if project is None else self._mask.behind(project)
+            if project is None and query.project is not None:
+                return Page(())
+            condition = None if condition is None else self._tried_on_masked(condition)
+        asked = replace(query, project=project, condition=condition)
+        if query.after is None:
+            page = self.inner.traces(asked)
+        else:
+            with self._real(query.after, unknown_trace(query.after)) as after:
+                page = self.inner.traces(replace(asked, after=after))
+        return Page(tuple(map(self._row, page.rows)), None if page.more is None else self._mask.hidden(page.more))
+
+    def _tried_on_masked(self, condition: SpanFilter) -> SpanFilter:
+        # A name may hold a value, so a store must not look for it by itself.
+        required = {field: value for field, value in condition.required.items() if field != "name"}
+        return SpanFilter(condition.text, lambda span: condition.test(self._span(span)), required)
+
+    @contextmanager
+    def _real(self, given: str, missing: ToolFault) -> Generator[str]:
+        """The id behind one that the run names. One that holds a value in the clear names nothing: it is a guess."""
+        real = self._mask.behind(given)
+        if real is None:
+            raise missing
+        try:
+            yield real
+        except (UnknownSpan, UnknownTrace):
+            raise missing from None
 
     def _row(self, row: TraceRow) -> TraceRow:
         return replace(row, project=self._mask.hidden(row.project), trace_id=self._mask.hidden(row.trace_id))
 
     def summaries(self, trace_id: str) -> Sequence[SpanSummary]:
         """All spans of a trace without content."""
-        return list(map(self._summary, self.inner.summaries(self._mask.restored(trace_id))))
+        with self._real(trace_id, unknown_trace(trace_id)) as real:
+            return list(map(self._summary, self.inner.summaries(real)))
 
     def children(self, span_id: str) -> Sequence[SpanSummary]:
         """Direct children."""
-        return list(map(self._summary, self.inner.children(self._mask.restored(span_id))))
+        with self._real(span_id, unknown_span(span_id)) as real:
+            return list(map(self._summary, self.inner.children(real)))
 
     def span(self, span_id: str) -> Span:
         """One whole span."""
-        return self._span(self.inner.span(self._mask.restored(span_id)))
+        with self._real(span_id, unknown_span(span_id)) as real:
+            return self._span(self.inner.span(real))
 
     def spans(self, trace_id: str) -> Iterator[Span]:
         """Every span of a trace with content."""
-        return map(self._span, self.inner.spans(self._mask.restored(trace_id)))
+        with self._real(trace_id, unknown_trace(trace_id)) as real:
+            yield from map(self._span, self.inner.spans(real))
 
     def gaps(self, trace_id: str) -> list[str]:
         """What is known to be missing or broken in this trace."""
-        return [self._mask.hidden(gap) for gap in self.inner.gaps(self._mask.restored(trace_id))]
+        with self._real(trace_id, unknown_trace(trace_id)) as real:
+            return [self._mask.hidden(gap) for gap in self.inner.gaps(real)]
 
     def skipped(self) -> list[str]:
         """What of the source could not be read."""
@@ -79,8 +119,11 @@ class MaskedStore:
 
     def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
         """Annotations, masked."""
-        own = None if span_id is None else self._mask.restored(span_id)
-        return self._mask.hidden_value(self.inner.annotations(self._mask.restored(trace_id), own))
+        with self._real(trace_id, unknown_trace(trace_id)) as real:
+            if span_id is None:
+                return self._mask.hidden_value(self.inner.annotations(real, None))
+            with self._real(span_id, unknown_span(span_id)) as own:
+                return self._mask.hidden_value(self.inner.annotations(real, own))
 
     def link(self, trace_id: str, span_id: str | None = None) -> str | None:
         """Where a browser shows this trace or span, masked."""
@@ -145,8 +188,9 @@ class MaskedIndex(IndexStore):
 
     def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
         """Annotations, masked."""
-        own = None if span_id is None else self._mask.restored(span_id)
-        return self._mask.hidden_value(self._real.annotations(self._mask.restored(trace_id), own))
+        own = None if span_id is None else self._mask.restored(self.span(span_id).summary.span_id)
+        real = self._mask.restored(self.summaries(trace_id)[0].trace_id)  # unknown here: not asked of the source
+        return self._mask.hidden_value(self._real.annotations(real, own))
 
     def link(self, trace_id: str, span_id: str | None = None) -> str | None:
         """Where a browser shows it, masked."""

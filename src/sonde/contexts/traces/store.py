@@ -73,7 +73,8 @@ class TraceRow:
 class TraceQuery:
     """Which traces: of a project, begun in [start, end), with a span that fits the filter, after this one.
 
-    Without `counted` the rows need not know their spans and their end, which a server may have to be asked for.
+    Without `counted` the rows need not know their spans and their end, which a server may have to be asked for. In a masked run only
+    a query of the user (`own`) speaks of the real values; one of generated code sees what the model sees.
     """
 
     project: str | None = None
@@ -83,6 +84,7 @@ class TraceQuery:
     after: str | None = None
     limit: int = 100
     counted: bool = True
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,8 @@ __all__ = [
     "visible",
 ]
 FREE_LINES = 200
+MAX_OUTPUT = 20_000
+"""Characters of what a command printed last."""
 FIRST_LOOKS = 3
 
 
@@ -261,4 +263,4 @@ class WorkspaceContext:
         """Run an allowed command, as {exitCode, stdout, stderr}."""
         Policy(commands=self.commands).check_command(command)  # before anybody is asked; who runs it checks it again
         done = self.workspace.execute(command, cwd)
-        return {"exitCode": done.exit_code, "stdout": done.stdout, "stderr": done.stderr}
+        return {"exitCode": done.exit_code, "stdout": done.stdout[-MAX_OUTPUT:], "stderr": done.stderr[-MAX_OUTPUT:]}

@@ -39,7 +39,6 @@ from sonde.models.process import Program, ProgramEnd, run_process
 DOCUMENTS = (".pdf", *OFFICE_KINDS)
 MAX_FILES = 20_000
 MAX_MATCHES = 200
-MAX_OUTPUT = 20_000
 DENIED = r"permission denied|operation not permitted|cross-device link|EACCES"
 PLAIN = MappingProxyType({"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"})
 
@@ -174,7 +173,9 @@ class LocalWorkspace:
         return plan.summary()
 
     def execute(self, command: str, cwd: str = "") -> CommandResult:
-        """Run an allowed command without a shell; what it started ends with it, or when time is up."""
+        """Run an allowed command without a shell; what it started ends with it, or when time is up. Whoever shows what it printed
+        cuts it, after masking it if need be.
+        """
         words = self.policy.check_command(command)
         self.policy.check_folder(clean_folder(cwd))
         folder = self.root.path / self.root.real(clean_folder(cwd))
@@ -222,5 +223,5 @@ class LocalWorkspace:
         note = "\n[it was stopped: it printed too much]" if ended.overflowed else ""
         if confined and ended.returncode != 0 and re.search(DENIED, ended.stderr_tail + ended.text, re.IGNORECASE):
             note += f"\n{CLOSED_HINT}"
-        stderr = ended.stderr_tail + note
-        return CommandResult(exit_code=ended.returncode, stdout=ended.text[-MAX_OUTPUT:], stderr=stderr[-MAX_OUTPUT:])
+        stdout = ended.text[: ended.text.rfind("\n") + 1] if ended.overflowed else ended.text  # no line that is torn
+        return CommandResult(exit_code=ended.returncode, stdout=stdout, stderr=ended.stderr_tail + note)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,17 +15,22 @@ from sonde.contexts.workspace.base import (
     Match,
     Matches,
     PatchRefused,
+    PathRefused,
     Plan,
     Workspace,
+    matching_lines,
     passage,
 )
+from sonde.contexts.workspace.local import DOCUMENTS, MAX_MATCHES
+from sonde.contexts.workspace.paths import clean_folder
 from sonde.core.canonical import sha256_text
 from sonde.errors import ToolFault
 
 if TYPE_CHECKING:
     from sonde.core.mask import Mask
 
-SHOWN_CHARS = 300
+MAX_SEARCHED = 2000
+"""Files; each is read and masked as a whole."""
 
 
 class MaskedWorkspace:
@@ -35,37 +42,57 @@ class MaskedWorkspace:
 
     def list_files(self, root: str = "") -> tuple[str, ...]:
         """Paths of the files below a folder, masked."""
-        return tuple(sorted(map(self._mask.hidden_name, self.inner.list_files(self._mask.restored(root)))))
+        with self._behind(root) as real:
+            return tuple(sorted(map(self._mask.hidden_name, self.inner.list_files(real))))
+
+    @contextmanager
+    def _behind(self, path: str) -> Generator[str]:
+        """The path behind one that the run names. The words of a fault may quote it or parts of it, so they are said only if it hides
+        nothing; one that holds a value in the clear is a guess, and names nothing.
+        """
+        real = self._mask.behind(path)
+        missing = f"there is no {path}; list_files() shows what there is"
+        if real is None:
+            raise PathRefused(missing)
+        try:
+            yield real
+        except ToolFault as fault:
+            raise PathRefused(self._mask.hidden(fault.message) if real == path else missing) from None
 
     def read(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
     ) -> FileSlice:
         """Lines of a file. All of it is read and masked first: a key may begin above them."""
-        try:
-            whole = self.inner.read(self._mask.restored(path), rationale=rationale)
-        except ToolFault as fault:
-            raise ToolFault(self._mask.hidden(fault.message)) from None
+        with self._behind(path) as real:
+            whole = self.inner.read(real, rationale=rationale)
         lines = self._mask.hidden(whole.content).split("\n") if whole.total_lines else []
         return passage(self._mask.hidden_name(whole.path), lines, start_line, end_line)
 
     def search(self, query: str, path: str | None = None) -> Matches:
         """Lines that contain the text `query` as they are masked."""
-        found = self.inner.search(self._mask.restored(query), None if path is None else self._mask.restored(path))
-        texts: dict[str, list[str]] = {}
+        if not query:
+            raise ToolFault("the query is empty. Example: search('def main')")
+        place = clean_folder(path or "")
+        names = [each for each in self.list_files() if not place or each == place or each.startswith(f"{place}/")]
+        if place and not names:
+            return Matches(matches=tuple(matching_lines(place, self.read(place).content.split("\n"), query)))
         rows: list[Match] = []
-        for match in found.matches:
-            name = self._mask.hidden_name(match.path)
-            if name not in texts:
-                texts[name] = self.read(name).content.split("\n")
-            lines = texts[name]
-            line = lines[match.line - 1] if match.line <= len(lines) else ""
-            if query in line:
-                rows.append(Match(path=name, line=match.line, text=line[:SHOWN_CHARS]))
-        return Matches(matches=tuple(rows), truncated=found.truncated)
+        for name in names[:MAX_SEARCHED]:
+            if len(names) == 1 or not name.lower().endswith(DOCUMENTS):
+                with suppress(PathRefused):  # no text
+                    rows += matching_lines(name, self.read(name).content.split("\n"), query)
+            if len(rows) >= MAX_MATCHES:
+                break
+        cut = len(rows) >= MAX_MATCHES or len(names) > MAX_SEARCHED
+        note = f"only the first {MAX_MATCHES} matches in the first {MAX_SEARCHED:,} files are shown; name a file or a folder"
+        return Matches(matches=tuple(rows[:MAX_MATCHES]), truncated=note if cut else None)
 
     def text(self, path: str) -> str | None:
         """The whole text of a file, masked."""
-        whole = self.inner.text(self._mask.restored(path))
+        if self._mask.behind(path) is None:
+            return None
+        with self._behind(path) as real:
+            whole = self.inner.text(real)
         return None if whole is None else self._mask.hidden(whole)
 
     def apply(self, plan: Plan) -> Applied:
@@ -81,7 +108,13 @@ class MaskedWorkspace:
                 f"{glued[0]} would not be recognised there any more; put a space between it and its neighbours"
             )
         real = replace(plan, changes=tuple(map(self._real, plan.changes)))
-        done = self.inner.apply(real)
+        try:
+            done = self.inner.apply(real)
+        except ToolFault as fault:
+            named = [path for change in plan.changes for path in change.touched()]
+            raise ToolFault(
+                self._mask.NOT_SAID if self._mask.handed(named) else self._mask.hidden(fault.message)
+            ) from None
         return replace(done, summary=self._mask.hidden(done.summary), diff=self._mask.hidden(done.diff))
 
     def _real(self, change: FileChange) -> FileChange:
@@ -101,5 +134,10 @@ class MaskedWorkspace:
 
     def execute(self, command: str, cwd: str = "") -> CommandResult:
         """Run an allowed command with the real values; what it prints is masked."""
-        done = self.inner.execute(self._mask.restored(command), self._mask.restored(cwd))
+        real = self._mask.restored(command)
+        try:
+            with self._behind(cwd) as folder:
+                done = self.inner.execute(real, folder)
+        except ToolFault as fault:
+            raise ToolFault(fault.message if real == command else self._mask.NOT_SAID) from None
         return replace(done, stdout=self._mask.hidden(done.stdout), stderr=self._mask.hidden(done.stderr))

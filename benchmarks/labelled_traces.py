@@ -8,7 +8,8 @@
 | magentic | microsoft/AgentRx (MIT): failed runs of Magentic-One, without those that are also in Who&When | the same |
 | bioagent | lyyang01/bioagent-benchmark (MIT): logs of data-analysis agents in three frameworks | one category per log |
 
-The split into dev and held is by the hash of the name, made before anybody looked at a trace.
+The split into dev and held is by the hash of the name. It was made before a trace or label of AgentRx was read; the labels of bioagent
+are its file names, which had been seen.
 """
 
 from __future__ import annotations

@@ -35,6 +35,11 @@ MAX_PAGES = 5000
 MAX_LISTING_BYTES = 2 * 1024 * 1024 * 1024
 MAX_LISTING_S = 900.0  # of waiting for the pages of one listing
 GRACE_S = 10.0  # what a run that is out of time may still read for the report that it leaves
+KEYS = {
+    "Phoenix": "PHOENIX_API_KEY",
+    "Langfuse": "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY",
+    "LangSmith": "LANGSMITH_API_KEY",
+}
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
 Json = dict[str, Any]
 Params = Mapping[str, str | int | Sequence[str] | None]
@@ -144,7 +149,12 @@ class TraceClient:
             problem = f"{reply.status_code} at {method} {path}: {' '.join(said[:300].split())}"
             if reply.status_code != 429 and reply.status_code < 500:
                 self._in_vain = 0
-                raise ServerRefused(f"{self.product} refused: {problem}", reply.status_code)
+                key = (
+                    f"; set {KEYS.get(self.product, 'its variable')} to a key that may do this"
+                    if reply.status_code in (401, 403)
+                    else ""
+                )
+                raise ServerRefused(f"{self.product} refused: {problem}{key}", reply.status_code)
             pause = reply.headers.get("retry-after", "")
             asked = float(pause) if pause.isdecimal() and len(pause) < 10 else 0.0
         raise ServerUnavailable(

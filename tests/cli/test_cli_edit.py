@@ -46,6 +46,14 @@ def test_with_yes_the_demo_task_is_done_and_told(folder: Path) -> None:
     assert "--yes" not in done.stderr
 
 
+def test_a_task_without_a_model_is_a_mistake_that_leaves_no_run(folder: Path) -> None:
+    done = sonde("edit", "Add it", folder, "--runs-dir", folder.parent / "runs", cwd=folder.parent)
+
+    assert done.returncode == 2
+    assert "--model" in done.stderr and done.stdout == ""
+    assert not (folder.parent / "runs").exists()
+
+
 def test_what_commands_may_reach_is_no_flag_where_the_editor_runs_them(tmp_path: Path) -> None:
     done = sonde("serve", "--stdio", "--command-write", tmp_path, cwd=tmp_path)
 

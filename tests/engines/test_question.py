@@ -14,10 +14,10 @@ from trace_cases import TOOL, failed_trace, span, write
 
 import sonde
 from contexts.traces import trace_servers
-from sonde.core.events import HostReturned, Noted, RunStarted
+from sonde.core.events import HostReturned, Noted, RunStarted, TurnStarted
 from sonde.errors import ConfigError
 from sonde.runs.rundir import RunDir
-from sonde.testing import ScriptedModel
+from sonde.testing import FrozenClock, ScriptedModel
 from sonde.viewer.excerpts import shown_excerpts
 
 Json = dict[str, Any]
@@ -445,3 +445,74 @@ def test_a_question_over_each_product_counts_the_same_traces(product: str, tmp_p
     assert counted.startswith(f"{len({step.trace for step in trace_servers.STEPS})} traces begun from")
     recorded = "".join(file.read_text() for file in (tmp_path / "runs").rglob("*") if file.is_file())
     assert not any(key in recorded for key in trace_servers.KEYS.values())
+
+
+class SlowServer(PhoenixDouble):
+    """Every read takes `seconds` of a clock."""
+
+    def __init__(self, clock: FrozenClock, seconds: float, rows: list[Json] | None = None) -> None:
+        super().__init__(rows or shop())
+        self.clock, self.seconds, self.reads = clock, seconds, 0
+
+    def read(self, path: str) -> tuple[int, Json]:
+        self.clock.advance(self.seconds)
+        self.reads += 1
+        return super().read(path)
+
+
+def begun_after(answer: sonde.Answer) -> float:
+    """How much of the run's time was used before its first turn."""
+    assert answer.run_dir is not None
+    return next(each.elapsed_s for each in RunDir(answer.run_dir).events() if isinstance(each, TurnStarted))
+
+
+def test_the_time_that_a_server_takes_is_the_runs_time(tmp_path: Path) -> None:
+    clock = FrozenClock()
+    with SlowServer(clock, 10) as server:
+        answer = asked(server.url, LOOK, DONE, folder=tmp_path, project="shop", clock=clock, max_wall_time_sec=100)
+        loading = 10 * server.reads
+        on = sonde.ask(
+            "And now?",
+            continue_from=answer.run_dir,
+            model=ScriptedModel([f"```python\n{LOOK}\n{DONE}\n```"]),
+            settings=sonde.Settings(source=server.url),
+            runs_dir=tmp_path / "runs",
+            trust_run=True,
+            clock=clock,
+            max_wall_time_sec=100,
+        )
+
+    assert 0 < loading < 50
+    assert (answer.status, on.status) == ("succeeded", "succeeded"), (answer.gaps, on.gaps)
+    assert (begun_after(answer), begun_after(on)) == (loading, 10 * server.reads - loading)
+
+
+def test_a_slow_server_leaves_half_of_the_time_for_the_answer(tmp_path: Path) -> None:
+    clock = FrozenClock()
+    with SlowServer(clock, 10, shop(41)) as server:
+        answer = asked(server.url, LOOK, DONE, folder=tmp_path, project="shop", clock=clock, max_wall_time_sec=60)
+
+    assert begun_after(answer) <= 40
+    assert any("only the first 40 traces of the window were loaded" in gap for gap in answer.gaps), answer.gaps
+
+
+def test_a_server_that_is_too_slow_is_not_called_empty(tmp_path: Path) -> None:
+    clock = FrozenClock()
+    with (
+        SlowServer(clock, 25) as server,
+        pytest.raises(ConfigError, match=r"no trace was loaded .* --max-wall-time-sec"),
+    ):
+        asked(server.url, LOOK, DONE, folder=tmp_path, project="shop", clock=clock, max_wall_time_sec=100)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_the_server_refuses_is_recorded_as_a_failed_call_and_named(
+    server: PhoenixDouble, tmp_path: Path, status: int
+) -> None:
+    server.answers = (status, b'{"detail": "no"}')
+
+    answer = asked(server.url, LOOK, DONE, folder=tmp_path, project="shop")
+
+    assert answer.status == "failed" and answer.record.error is not None
+    assert answer.record.error.code == "TOOL_CALL_FAILED"
+    assert "set PHOENIX_API_KEY" in answer.record.error.message

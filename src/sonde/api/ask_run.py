@@ -147,6 +147,8 @@ def question_spec(
     options["mask"] = continued_mask(continue_from, mask_of(settings, options), settings, options.get("runs_dir"))
     without = parsed_without(settings.backend, unsafe=options.get("unsafe", False), without=options.get("without", ""))
     limits = limits or Limits()
+    clock = options.get("clock") or SystemClock()
+    loading = Deadline(clock, budget_of(ASK, settings, options).max_wall_time_sec)
     with ExitStack() as stack:
         opened = open_context(context, code=code, without=without)
         if source is not None:
@@ -154,16 +156,16 @@ def question_spec(
 
             window = {"start": start, "end": end, "filter_expr": filter_expr}
             traces = TraceQuestion.of(source, project, settings, **window)
-            with Deadline(SystemClock(), budget_of(ASK, settings, options).max_wall_time_sec).in_force():
+            with loading.in_force():
                 opened = stack.enter_context(traces.opened(opened if context or code else None))
         spec = ask_spec(question, opened, settings, options, code=code, schema=schema)
         own = {"tools": [tool(each).name for each in tools], "limits": asdict(limits)}
         own |= {"given": bool(context) or source is not None, **({} if citations else {"citations": False})}
         spec = replace(spec, tools=tools, limits=limits, citations=citations, recipe={**spec.recipe, **own})
         if continue_from is not None:
-            spec = stack.enter_context(
-                continued(spec, continue_from, settings, options.get("runs_dir"), trust_run=trust_run)
-            )
+            with loading.in_force():
+                earlier = continued(spec, continue_from, settings, options.get("runs_dir"), trust_run=trust_run)
+                spec = stack.enter_context(earlier)
         yield spec
 
 

@@ -28,6 +28,7 @@ from sonde.contexts.workspace.reach import NOT_CONFINED, confinable
 from sonde.core.deadline import PatientClock, SystemClock
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
+from sonde.runtime.run import NO_MODEL
 
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
 
@@ -103,6 +104,8 @@ def edit(
     recipe = {"engine": "edit", "workspace": str(root.absolute()) if root else None, "commands": list(commands)}
     notes = (NOT_CONFINED,) if commands and not confinable() else ()
     spec = spec_of(EDIT, task, context, settings, options)
+    if spec.model is None:
+        raise ConfigError(f"nothing was edited: {NO_MODEL}")
     spec = replace(spec, recipe={**recipe, **model_names(spec)}, notes=notes)
     with ExitStack() as stack:
         if continue_from is not None:

@@ -14,13 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from sonde.api.launch import RunOptions, launch, mask_of, masked, model_names, spec_of
+from sonde.api.launch import RunOptions, budget_of, launch, mask_of, masked, model_names, spec_of
 from sonde.api.publication import Writeback
 from sonde.api.result import Investigation
 from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, Source, absolute, absolute_changes, source_of
 from sonde.contexts.traces.changes import read_changes
 from sonde.contexts.traces.context import TracesContext
+from sonde.core.deadline import Deadline, SystemClock
 from sonde.engines.conversation import engine_for
 from sonde.errors import ConfigError, RunError
 from sonde.runtime.engine import Gathered, Prefilter
@@ -147,10 +148,14 @@ def incident(
 
 def investigate(case: Case, settings: Settings, options: RunOptions) -> Investigation:
     """Run one case."""
-    case = case.resolved()
-    context = case.open(recorded=True)
+    budget = budget_of(ENGINES[case.engine], settings, options)
+    loading = Deadline(options.get("clock") or SystemClock(), budget.max_wall_time_sec)
+    with loading.in_force():
+        case = case.resolved()
+        context = case.open(recorded=True)
     try:
-        found = launch(case_spec(case, context, settings, options), settings)
+        spec = case_spec(case, context, settings, options)
+        found = launch(replace(spec, began=loading.started if case.place.server else None), settings)
     finally:
         context.store.close()
     assert isinstance(found, Investigation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,12 +15,14 @@ from sonde.api.launch import RunOptions, model_names, spec_of
 from sonde.api.recorded_run import unmasked
 from sonde.api.settings import Settings
 from sonde.api.sources import Opened, is_there, reopened
-from sonde.api.trace_source import case_of
+from sonde.api.trace_source import ENGINES, case_of
 from sonde.contexts import Context
 from sonde.contexts.workspace import LocalWorkspace, Policy, WorkspaceContext, reject
 from sonde.core.budget import Budget
+from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.events import RunStarted
 from sonde.disk import AnyPath
+from sonde.engines.ask import ASK
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
 from sonde.runtime.engine import Engine
@@ -45,6 +47,7 @@ def rebuilt(
     beside: Sequence[Path] = (),
     mask: Mask | None = None,
     without: str = "",
+    clock: Clock | None = None,
 ) -> Generator[RunSpec]:
     """The same run: engine, question, context, budget, schema. The caller gives again what is not stored (data, functions).
 
@@ -55,6 +58,13 @@ def rebuilt(
     started = unmasked(started, mask)
     recipe = started.settings
     options: RunOptions = {**_options(started, mask), "without": without}
+
+    def loading(engine: Engine) -> AbstractContextManager[None]:
+        """The time for opening sources: that of the recorded run, as far as the user's settings allow it."""
+        allowed = settings.budget(engine.budget, engine.maxima).max_wall_time_sec
+        seconds = min(allowed, Budget(**started.budget).max_wall_time_sec)
+        return Deadline(clock or SystemClock(), seconds).in_force()
+
     match recipe.get("engine", started.run_type):
         case "ask":
             own, there = recipe.get("tools"), {tool(each).name for each in tools}  # the user's functions are not stored
@@ -66,7 +76,9 @@ def rebuilt(
                     f"them again, for example sonde.replay(RUN, tools=[{missing[0]}])"
                 )
             limits, schema = Limits(**recipe.get("limits", {})), recipe.get("schema")
-            with sources(started, context, settings, within, without) as opened:
+            with ExitStack() as stack:
+                with loading(ASK):
+                    opened = stack.enter_context(sources(started, context, settings, within, without))
                 used = {
                     "sources": opened.recipe,
                     "code": bool(recipe.get("code")),
@@ -111,7 +123,8 @@ def rebuilt(
             )
         case "rca" | "compliance" | "incident":
             case = case_of(recipe, settings, context, within=within)
-            traces = case.open()
+            with loading(ENGINES[case.engine]):
+                traces = case.open()
             with closing(traces.store):
                 spec = case_spec(case, traces, settings, options)
                 yield replace(spec, backend=_backend(started))

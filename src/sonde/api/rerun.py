@@ -110,6 +110,7 @@ def resume(
         beside=beside,
         mask=mask,
         without=without,
+        clock=clock,
     ) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(

@@ -45,6 +45,8 @@ class Opened:
     dataset: str = ""
     input_ref: Mapping[str, Any] = field(default_factory=lambda: {"trace_ids": list[str]()})
     secrets: Sequence[str] = ()
+    began: float | None = None
+    """When a server was first asked for it, if one was: loading is part of the run's time."""
 
     def given_to(self, spec: RunSpec) -> RunSpec:
         """The spec of a question about this, masked as the spec says."""
@@ -57,6 +59,7 @@ class Opened:
             dataset=self.dataset,
             input_ref=self.input_ref,
             secrets=(*spec.secrets, *self.secrets),
+            began=self.began,
         )
 
 

@@ -25,9 +25,10 @@ from sonde.contexts.traces.loaded_window import LoadedWindow
 from sonde.contexts.traces.question import QuestionContext
 from sonde.contexts.traces.span import time_text
 from sonde.contexts.traces.store import TraceQuery
+from sonde.core.deadline import deadline_in_force
 from sonde.disk import AnyPath
 from sonde.engines.question import QUESTION
-from sonde.errors import ConfigError, RunError, ToolFault
+from sonde.errors import ConfigError, RunError, ToolCallFailed, ToolFault
 from sonde.trace_client import ServerRefused, ServerUnavailable
 
 
@@ -71,6 +72,7 @@ class TraceQuestion:
         the run to end with them and leave a record; a source that cannot be reached is a ConfigError here.
         """
         query = self.query()
+        run = deadline_in_force()
         files = beside.context if beside is not None else None
         if files is not None and not isinstance(files, FilesContext | CodeContext):
             raise ConfigError("beside traces a question takes files and folders, not data: put the data into a file")
@@ -101,6 +103,7 @@ class TraceQuestion:
                     "filter_expr": self.filter_expr,
                 },
                 secrets=[secret for place in self.places for secret in place.secrets()],
+                began=run.started if run is not None and any(place.server for place in self.places) else None,
             )
 
     @property
@@ -167,7 +170,7 @@ def _opened(place: Source, query: TraceQuery) -> StorePart:
             case ServerUnavailable():
                 raise ConfigError(failure.message) from None
             case ServerRefused():  # a key that it does not take, say
-                raise _Refused(ConfigError(failure.message)) from None
+                raise _Refused(ToolCallFailed(failure.message)) from None
             case ConfigError() | RunError():
                 raise _Refused(failure) from None
             case _:

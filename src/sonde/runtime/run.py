@@ -125,6 +125,8 @@ class RunSpec:
     on_text: OnText | None = None
     cancel: threading.Event = field(default_factory=Stop)
     clock: Clock = field(default_factory=SystemClock)
+    began: float | None = None
+    """When the run's time began on the clock, if it was before the run is executed; a recording has its own time."""
     writeback: Callable[[Any, str, str], WroteBack | None] | None = None
     files: Callable[[Outcome, str], Mapping[str, str]] | None = None
     """Makes more files for the folder, from how the run ended and its id."""
@@ -216,6 +218,8 @@ class Run:
         """Run to the end. Raises only for a replay that takes another path."""
         engine = self.spec.engine
         deadline = Deadline(self.clock, self.spec.budget.max_wall_time_sec, stop=self.cancel)
+        if self.spec.began is not None and not self.spec.recording.events:
+            deadline.started = self.spec.began
         self.emit(self._started())
         self._advance(RunStatus.RUNNING)
         left = self.spec.without

@@ -1,8 +1,8 @@
 """A window of a server's traces in an index of its own, because counts and SQL need all of them at hand.
 
 It is filled once, when it is opened, with at most MAX_TRACES traces and MAX_SPANS spans, the earliest first, for at most LOAD_S seconds
-and never longer than the run that asks may take. `describe` says what was loaded and `skipped` what was not. Annotations and links are
-the server's. What arrives at the server later is not seen.
+and at most half of the time that the run has left: the rest is for the answer. `describe` says what was loaded and `skipped` what was
+not. Annotations and links are the server's. What arrives at the server later is not seen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LoadedWindow(IndexStore):
         path = Path(self._temporary.name) / "window.sqlite"
         try:
             run = deadline_in_force()
-            deadline = Deadline(SystemClock(), LOAD_S) if run is None else run.sub(LOAD_S)
+            deadline = Deadline(SystemClock(), LOAD_S) if run is None else run.sub(min(LOAD_S, run.remaining() / 2))
             with IndexWriter(path, new=True) as writer, server.client.within(deadline):
                 self.loaded = self._load(writer, query, deadline)
                 writer.finish(files=(), malformed=(), meta={"malformed": "0"})
@@ -77,10 +77,16 @@ class LoadedWindow(IndexStore):
                 writer.add(span)
                 hashes.append(span.hash())
             loaded = at + len(batch)
-        if why:
-            until = f" those that began up to {time_text(rows[loaded - 1].start_us)}," if loaded else ""
+        if why and not loaded and rows:
+            raise ServerUnavailable(
+                f"no trace was loaded from {self._server.client.base_url}, because {why}; "
+                "narrow the window with --from and --to, or allow more with --max-wall-time-sec"
+            )
+        if why and loaded:
+            until = f"those that began up to {time_text(rows[loaded - 1].start_us)}"
             self._missing.append(
-                f"only the first {plural(loaded, 'trace')} of the window were loaded,{until} because {why}; narrow it with --from and --to"
+                f"only the first {plural(loaded, 'trace')} of the window were loaded, {until}, because {why}; "
+                "narrow it with --from and --to"
             )
         self._content = hash_value(sorted(hashes))
         return (rows[0].start_us, rows[loaded - 1].start_us) if loaded else None

@@ -674,6 +674,17 @@ def test_a_call_does_not_bring_back_the_values_that_were_handed_to_it(data: Path
     assert "argument 'most'" in said
 
 
+def test_what_a_tool_returns_is_masked_before_it_is_cut(data: Path) -> None:
+    def large() -> str:
+        """A text a little longer than what is kept of a result; the end of that is in the card."""
+        return f"{'x ' * 499_990}{CARD} is the card"
+
+    _, model = asked(data, ["print('end', large()[-20:])", LOOK, FINISH], tools=[large])
+
+    assert "end x <card-1> is the" in sent(model.requests)
+    assert "4111" not in sent(model.requests)
+
+
 def test_the_words_about_a_schema_do_not_bring_a_value_back(data: Path) -> None:
     schema = {"type": "object", "properties": {"who": {"enum": ["nobody"]}, "how": {"type": "integer"}}}
     wrong = f"FINAL({{'who': '{'x' * 50}<card-1>z', 'how': '<customer-1>_<card-1>'}})"
@@ -779,6 +790,7 @@ def test_numbers_of_a_trace_are_masked_by_the_patterns_of_the_user(tmp_path: Pat
     assert replay(folder_of(found), settings=Settings()).equal
 
 
+@pytest.mark.long
 def test_the_hash_of_masked_data_is_not_one_that_can_be_tried_with_guesses(data: Path, tmp_path: Path) -> None:
     plain, _ = asked(data, ["FINAL(1)"], mask=False, mask_patterns=None, citations=False)
     masked, _ = asked(data, ["print(len(list_files()))", "FINAL(1)"], citations=False)

@@ -52,7 +52,19 @@ def test_every_prompt_says_that_data_gives_no_instructions() -> None:
         "ask_traces",
         "ask_traces_functions",
     )
-    for part in (*parts, "rca_actions", "compliance_actions", "incident_actions"):  # they stand in other prompts
+    behind_rules = (
+        "findings",
+        "findings_label",
+        "findings_merge",
+        "findings_verify",
+    )  # findings_rules says it for them
+    for part in (
+        *parts,
+        *behind_rules,
+        "rca_actions",
+        "compliance_actions",
+        "incident_actions",
+    ):  # they stand in other prompts
         del prompts[part]
     prompts |= {"query": QUERY_SYSTEM, "query of ask": BRIEF_SYSTEM}
     assert len(prompts) > 15

@@ -1,7 +1,8 @@
 """The sceptic: a reader who doubts claims about a trace and does not see how sure their author is.
 
-It gets the rules, the task and the steps: all of them while they are short, otherwise the outline, the steps that the claims name and
-those just before them. It answers with odds; a claim that it did not judge keeps its confidence and is not verified.
+Its prompt begins as the author's does: with the rules, the task, the facts, and the steps while all of them are shown, or otherwise the
+outline. In that case the steps that the claims name follow, and those just before them. The claims come last. It answers with odds; a claim
+that it did not judge keeps its confidence and is not verified.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from sonde.engines.submission import fields_of, items_of, number
 from sonde.runtime.engine import Review
 
 GROUP = 24
-SHOWN_CHARS = 100_000
-OUTLINE_CHARS = 20_000
+SHOWN_CHARS = 60_000
 # What would tell the sceptic how sure the author is, and numbers that are not the sceptic's.
-HIDDEN = frozenset({"confidence", "verified", "doubt", "first_failure", "impact", "id", "caused_by"})
+HIDDEN = frozenset({"confidence", "odds", "verified", "doubt", "first_failure", "impact", "id", "caused_by"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sceptic:
-    """Checks claims about one trace. `words` is the prompt before the claims and the steps."""
+    """Checks claims about one trace. `begins` is what the author was shown, with all steps if it is the `whole`; `words` ask for odds."""
 
+    begins: str
     words: str
     transcript: Transcript
+    whole: bool
+    kept: float
 
     def review(self) -> Review:
         """As the runtime uses it."""
-        return Review(questions=self.questions, judged=judged)
+        return Review(questions=self.questions, judged=judged, kept=self.kept)
 
     def questions(self, claims: Sequence[Mapping[str, Any]]) -> list[str]:
         """One prompt for each group of claims."""
@@ -41,18 +44,17 @@ class Sceptic:
             for at, claim in enumerate(claims)
         ]
         groups = [numbered[at : at + GROUP] for at in range(0, len(numbered), GROUP)]
-        whole, steps, prompts = self.transcript.text(), self.transcript.steps, list[str]()
+        steps, prompts = self.transcript.steps, list[str]()
         for group in groups:
-            shown = f"The whole trace:\n\n{whole}"
-            if len(whole) > SHOWN_CHARS:
+            shown = [self.begins]
+            if not self.whole:
                 named = {str(each.get("span_id")) for each in group}
                 wanted = {at for at, step in enumerate(steps) if step.span_id in named}
                 near = sorted(wanted | {at - 1 for at in wanted if at})
                 room = min(self.transcript.room, max(SHOWN_CHARS // max(len(near), 1), 400))
-                outline = self.transcript.outline(OUTLINE_CHARS)
-                texts = "\n\n".join(steps[at].text(room) for at in near)
-                shown = f"The trace in outline:\n{outline}\n\nThe steps that the claims name, and those just before them:\n\n{texts}"
-            prompts.append(f"{self.words}\n{json.dumps(group, ensure_ascii=False)}\n\n{shown}")
+                texts = "\n\n".join(steps[at].text(room, most=room) for at in near)
+                shown.append(f"The steps that the claims name, and those just before them:\n\n{texts}")
+            prompts.append("\n\n".join([*shown, f"{self.words}\n{json.dumps(group, ensure_ascii=False)}"]))
         return prompts
 
 

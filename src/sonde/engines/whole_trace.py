@@ -1,18 +1,20 @@
 """Reading a whole trace: `rca` with a taxonomy lists every failure.
 
-It is the `rca` engine with other words and more variables: a transcript (see `contexts.traces.transcript`), whole in the
-prompt when it is short, otherwise in parts with ready prompts for batched sub-calls, and a sceptic who checks the claims. Every shown
-step is noted as evidence. The report's coverage says who read which steps, judged by the prompts that were really sent and not by
-what the model says. The words are files in `prompts`.
+It is the `rca` engine with other words. The model sees the rules, what code found (see `contexts.traces.facts`) and a transcript (see
+`contexts.traces.transcript`), replies with claims, and a sceptic checks them. If the trace is long, fresh readers get a part each first:
+the run of one agent, or a phase of it. The model then merges what they claim. Every shown step is noted as evidence. The report's coverage
+says who read which steps, judged by the prompts that were really sent and not by what the model says. The words are files in `prompts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.facts import facts_of, listed
 from sonde.contexts.traces.rules import NO_FAILURE
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.transcript import Transcript, TranscriptPart, shortened, transcript_of
@@ -24,46 +26,82 @@ from sonde.engines import rca
 from sonde.engines.findings import claims_by_rule, conclude_findings
 from sonde.engines.pages import rca_page
 from sonde.engines.reports import RCAReport
-from sonde.engines.sceptic import Sceptic
+from sonde.engines.sceptic import Sceptic, listed as claims_in
 from sonde.engines.submission import number
 from sonde.engines.taxonomies import Taxonomy
-from sonde.runtime.engine import Conclusion, Gathered, Prefilter
+from sonde.runtime.engine import Conclusion, Gathered, Prefilter, Reading
 from sonde.runtime.prompts import fill, prompt_file
 
-WHOLE_CHARS = 100_000
+# One reader did well with one agent's trace of this length. With several agents the same reader missed two of three marked places from here
+# on, because each agent has its own task, tools and plan.
+WHOLE_CHARS, TEAM_CHARS = 60_000, 40_000
+PART_CHARS = 30_000
 OUTLINE_CHARS = 8_000
-ROOT_OUTLINE_CHARS = 40_000
+ROOT_OUTLINE_CHARS = 20_000
 TASK_CHARS = 3_000
-ENDING_CHARS = 800
+FACTS_CHARS = 6_000
+CLAIMS_CHARS = 16_000
+DECIDING_CHARS, DECIDING_STEPS = 6_000, 8
 STEP_CHARS = 6_000
 KEPT = 0.4  # claims with at least these odds are submitted
-KEPT_PLACE = "{{kept}}"
 
 
 def findings_prefilter(gathered: Gathered) -> Prefilter:
-    """What the plain engine finds, the transcript, and the prompts that go with the taxonomy."""
+    """What the plain engine finds, the rules of the taxonomy, what code found, and the transcript or the prompts of its readers."""
     taxonomy = cast("Taxonomy", gathered.params["taxonomy"])
     spans, transcript = _read(gathered)
-    words = {
-        "categories": taxonomy.listed(),
-        "guide": taxonomy.guide or prompt_file("engines/general_guide"),
-    }
+    facts = facts_of(spans, transcript)
+    rules = fill(
+        prompt_file("engines/findings_rules"),
+        name=taxonomy.name,
+        categories=taxonomy.listed(),
+        guide=taxonomy.guide or prompt_file("engines/general_guide"),
+        task=shortened(transcript.task, TASK_CHARS),
+    )
+    count = len(transcript.steps)
     parts = _parts(transcript)
-    variables = {
-        **_variables(transcript),
-        "label_prompts": [
-            _label_prompt("findings_label", transcript, part, {**words, "number": str(at), "count": str(len(parts))})
-            for at, part in parts
-        ],
-        "categories": [each.name for each in taxonomy.categories],
-    }
-    text = f"Categories ({taxonomy.name}):\n{words['categories']}\n\nHow they are used:\n{words['guide']}\n\n{_shown(transcript, parts)}"
+    found = "What code found. Not every fact is a failure, and most failures are not among them:\n" + listed(
+        facts, most=FACTS_CHARS
+    )
+    prompts = [
+        fill(
+            prompt_file("engines/findings_label"),
+            rules=rules,
+            steps=str(count),
+            outline=transcript.outline(OUTLINE_CHARS),
+            number=str(at),
+            count=str(len(parts)),
+            title=part.title,
+            first=str(part.first),
+            last=str(part.last),
+            own_task="The same." if part.task is None else shortened(part.task, TASK_CHARS),
+            facts=listed([fact for fact in facts if set(part.span_ids).intersection(fact.span_ids)], most=FACTS_CHARS),
+            part=part.text,
+        )
+        for at, part in enumerate(parts, 1)
+    ]
+    shown = f"The trace in outline, {count} steps:\n{transcript.outline(ROOT_OUTLINE_CHARS)}"
+    if not parts:
+        shown = f"The whole trace, {count} steps:\n\n{transcript.text()}"
+    text = f"{rules}\n\n{found}\n\n{shown}"
     sceptic = Sceptic(
-        words=fill(prompt_file("engines/findings_verify"), **words, task=shortened(transcript.task, TASK_CHARS)),
-        transcript=transcript,
+        begins=text, words=prompt_file("engines/findings_verify"), transcript=transcript, whole=not parts, kept=KEPT
     )
     first = with_steps(gathered, spans, [step.span_id for step in transcript.steps])
-    return replace(first, variables={**first.variables, **variables}, text=text, review=sceptic.review())
+    variables = {
+        "task_text": transcript.task,
+        "outline": transcript.outline(),
+        "step_text": {step.span_id: step.text(min(STEP_CHARS, 2 * transcript.room)) for step in transcript.steps},
+        "label_prompts": prompts,
+        "categories": [each.name for each in taxonomy.categories],
+    }
+    return replace(
+        first,
+        variables={**first.variables, **variables},
+        text=text,
+        review=sceptic.review(),
+        reading=Reading(prompts=tuple(prompts), told=lambda answers: _merged(transcript, answers)) if prompts else None,
+    )
 
 
 def _read(gathered: Gathered) -> tuple[list[Span], Transcript]:
@@ -72,38 +110,44 @@ def _read(gathered: Gathered) -> tuple[list[Span], Transcript]:
     return spans, transcript_of(spans)
 
 
-def _parts(transcript: Transcript) -> list[tuple[int, TranscriptPart]]:
-    """The parts that sub-calls read; none when the whole fits into the first prompt."""
-    return [] if len(transcript.text()) <= WHOLE_CHARS else list(enumerate(transcript.parts(), 1))
+def _parts(transcript: Transcript) -> list[TranscriptPart]:
+    """The parts that others read; none when the whole is in the first prompt."""
+    most = TEAM_CHARS if transcript.runs else WHOLE_CHARS
+    return [] if len(transcript.text()) <= most else transcript.parts(PART_CHARS)
 
 
-def _variables(transcript: Transcript) -> dict[str, Any]:
-    return {
-        "task_text": transcript.task,
-        "outline": transcript.outline(),
-        "step_text": {step.span_id: step.text(min(STEP_CHARS, 2 * transcript.room)) for step in transcript.steps},
-    }
-
-
-def _label_prompt(name: str, transcript: Transcript, part: TranscriptPart, words: Mapping[str, str]) -> str:
+def _merged(transcript: Transcript, answers: Sequence[str]) -> str:
+    """What the readers of the parts claim, in the order of steps, and the steps that decided the end."""
+    claims = [claim for answer in answers for claim in claims_in(answer)]
+    places = {step.span_id: step.number for step in transcript.steps}
+    claims.sort(key=lambda claim: places.get(str(claim.get("span_id")), len(places)))
+    room = max(80, CLAIMS_CHARS // max(len(claims), 1) - 60)
+    lines = [
+        " | ".join(
+            [
+                f"step {places.get(str(claim.get('span_id')), '?')}, {claim.get('span_id')}",
+                str(claim.get("category")),
+                f"{number(claim.get('odds'), 0.5):.1f}",
+                " ".join(str(claim.get("why", "")).split())[:room],
+            ]
+        )
+        for claim in claims
+    ]
+    # The last words of each run, and what those around it made of a team member's result.
+    calls = [step for step in transcript.steps if step.kind == "LLM"]
+    last = {step.run: step for step in calls}
+    after = [step for before, step in pairwise(calls) if before.run != step.run and before.run in transcript.runs]
+    deciding = {step.number: step for step in (*after, *last.values()) if step.came}
+    shown = [deciding[at] for at in sorted(deciding)][-DECIDING_STEPS:]
     return fill(
-        prompt_file(f"engines/{name}"),
-        **words,
-        task=shortened(part.task or transcript.task, TASK_CHARS),
-        outline=transcript.outline(OUTLINE_CHARS),
-        first=str(part.first),
-        last=str(part.last),
-        part=part.text,
-        ending=shortened(transcript.steps[-1].came, ENDING_CHARS),
+        prompt_file("engines/findings_merge"),
+        count=str(len(answers)),
+        claims="\n".join(lines) or "(nothing)",
+        deciding="\n\n".join(
+            f"### step {step.number} | span {step.span_id} | agent {step.agent}\n{shortened(step.came, DECIDING_CHARS)}"
+            for step in shown
+        ),
     )
-
-
-def _shown(transcript: Transcript, parts: list[tuple[int, TranscriptPart]]) -> str:
-    task = f"What was asked:\n{shortened(transcript.task, TASK_CHARS)}"
-    if not parts:
-        return f"{task}\n\nThe whole trace, {len(transcript.steps)} steps:\n\n{transcript.text()}"
-    outline = transcript.outline(ROOT_OUTLINE_CHARS)
-    return f"{task}\n\nThe trace in outline ({len(parts)} parts are in label_prompts):\n{outline}"
 
 
 def with_steps(gathered: Gathered, spans: Iterable[Span], shown: Collection[str]) -> Prefilter:
@@ -145,7 +189,7 @@ def fallback(gathered: Gathered) -> Conclusion:
 
 def _covered(conclusion: Conclusion, gathered: Gathered) -> Conclusion:
     transcript = _read(gathered)[1]
-    return covered(conclusion, gathered, transcript, [part for _, part in _parts(transcript)])
+    return covered(conclusion, gathered, transcript, _parts(transcript))
 
 
 def covered(
@@ -188,8 +232,12 @@ READING = replace(
 )
 FINDINGS = replace(
     READING,
-    system=prompt_file("engines/findings").replace(KEPT_PLACE, str(KEPT)),
-    templates=tuple(prompt_file(f"engines/{name}") for name in ("findings_label", "findings_verify", "general_guide")),
+    system=prompt_file("engines/findings"),
+    templates=(
+        *(prompt_file(f"engines/findings_{name}") for name in ("rules", "label", "merge", "verify")),
+        prompt_file("engines/general_guide"),
+    ),
+    reply_form="claims",
     prefilter=findings_prefilter,
     conclude=conclude,
     fallback=fallback,

@@ -40,6 +40,21 @@ CODE_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 
+CLAIMS_SCHEMA: dict[str, Any] = {
+    "title": "claims",
+    "type": "object",
+    "properties": {
+        "claims": {"type": "array", "items": {"type": "object"}},
+        "first_failure": {"type": ["integer", "null"]},
+        "primary_label": {"type": "string"},
+        "summary": {"type": "string"},
+        "confidence": {"type": "number"},
+        "remediation": {"type": "array", "items": {"type": "string"}},
+        "gaps": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["claims", "primary_label", "summary", "confidence"],
+}
+
 DELEGATE = "delegate_subcall"
 _DELEGATE_FIELDS: dict[str, Any] = {
     "objective": {"type": "string"},
@@ -169,6 +184,21 @@ def read_schema(text: str) -> RunCode | Say:
     if not any(block.strip() for block in blocks):
         return Say(text=str(found.get("reasoning", "")))
     return RunCode(blocks=blocks, reasoning=str(found.get("reasoning", "")))
+
+
+def read_claims(text: str) -> dict[str, Any] | None:
+    """The object of a reply that lists claims, or a bare list of them as such an object; None for any other reply."""
+    found = _json_object(text)
+    if found is not None and isinstance(found.get("claims"), list):
+        return found
+    for candidate in (text, *_JSON_FENCE.findall(text)):
+        try:
+            value: Any = json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, list):
+            return {"claims": value}
+    return None
 
 
 def _json_object(text: str) -> dict[str, Any] | None:

@@ -77,16 +77,27 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """How sub-calls doubt claims: the questions to ask, and the claims joined with the answers."""
+    """How sub-calls doubt claims: the questions to ask, and the claims joined with the answers. Where the runtime submits for the model,
+    it keeps claims with a confidence of at least `kept`.
+    """
 
     questions: Callable[[Sequence[Mapping[str, Any]]], list[str]]
     judged: Callable[[Sequence[Mapping[str, Any]], Sequence[str]], list[dict[str, Any]]]
+    kept: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Prompts for fresh readers of parts, who are asked before the root is, and how the root is told what they answered."""
+
+    prompts: tuple[str, ...]
+    told: Callable[[Sequence[str]], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefilter:
     """What the deterministic step before the first turn found: variables for the code and words for the prompt. With a `review`
-    the code has the function `check`.
+    the code has the function `check`. A `reading` is for replies in claims.
     """
 
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -96,6 +107,7 @@ class Prefilter:
     excerpts: tuple[Excerpt, ...] = ()
     gaps: tuple[str, ...] = ()
     review: Review | None = None
+    reading: Reading | None = None
 
 
 NO_PREFILTER = Prefilter()
@@ -287,7 +299,8 @@ class Engine:
     `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each. `brief` are
     lines for functions that need no more, "" for those that the prompt only names, None for those that it leaves out; `help`
     explains them all. `reply_form`
-    is how a root's reply is read; `left_line` puts what is left of the budget into words. With
+    is how a root's reply is read (`claims`: as JSON claims that the runtime has checked and submits); `left_line` puts what is left of
+    the budget into words. With
     `max_subcall_chars` sub_rlm asks a model once, with a prompt of at most so many characters, instead of starting a child session.
     `scripted`: a program that cannot react may write the replies. A turn is one request, a final value is judged at once, also if its block
     showed what the model has not seen, blank lines may be cited, and the code goes on after a citation that does not hold.
@@ -314,7 +327,7 @@ class Engine:
     prefilter: Callable[[Gathered], Prefilter] | None = None
     conclude_child: Judge | None = None
     maxima: Budget | None = CONTRACT_MAXIMA
-    reply_form: Literal["code", "schema", "longest"] = "code"
+    reply_form: Literal["code", "schema", "longest", "claims"] = "code"
     tools: Sequence[str] | None = None
     fails_without_reply: bool = False
     delegation_keys: frozenset[str] | None = None

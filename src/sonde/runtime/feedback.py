@@ -149,6 +149,16 @@ Your final value was not accepted yet:
 {reasons}
 Mend it, or send the same finalize action again if what is shown above proves it."""
 
+REPAIR_CLAIMS = """\
+Your claims were not accepted yet:
+{reasons}
+Send the whole JSON object again with these mended, or as it was if what is shown above proves it."""
+
+NO_CLAIMS = (
+    "Your reply was no JSON object with claims. Reply with the object alone, without words around it: {final_example}"
+)
+
+FINAL_CLAIMS = '{"claims": [...], "first_failure": 0, "primary_label": "...", "summary": "...", "confidence": 0.8}'
 FINAL_ACTION = '{"type": "finalize", "output": {...}}'
 CUT = "Note: your reply was cut at its length limit, so its end is missing. Write shorter blocks."
 LAST_TURN = "This is the last turn you have: finish now with {final_example}; anything else is lost."

@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from sonde.contexts import Narrowable
 from sonde.core.canonical import clip
+from sonde.core.status import LoopState
 from sonde.errors import Fault, FormatFault, ModelOutputInvalid
 from sonde.models.base import Message, Role, output_limit, suited_mode
 from sonde.runtime import feedback, guided
 from sonde.runtime.actions import (
+    CLAIMS_SCHEMA,
     CODE_SCHEMA,
     DELEGATE,
     Action,
     CallTool,
     Finalize,
-    RunCode,
     Say,
     action_schema,
     read_action,
+    read_claims,
     read_code,
     read_longest,
     read_schema,
 )
+from sonde.runtime.delegate import QUERY_SYSTEM
 from sonde.runtime.engine import Conclusion, Gathered, Judge
 from sonde.runtime.memory import Conversation, Observation
 from sonde.runtime.prompts import fill, language_text, offered, prompt_file, render_task
@@ -217,12 +220,12 @@ class CodeReplies(ReplyForm):
         """Only for engines that ask for one."""
         return CODE_SCHEMA if self.session.engine.reply_form == "schema" else None
 
-    def read(self, text: str) -> RunCode | Say:
+    def read(self, text: str) -> Action:
         """As the engine wants it; `longest` is for a root only."""
         form = self.session.engine.reply_form
         if form == "longest" and self.session.errand is None:
             return read_longest(text)
-        return read_schema(text) if form == "schema" else read_code(text)
+        return read_schema(text) if form in {"schema", "claims"} else read_code(text)
 
     def finishes(self, text: str) -> bool:
         """The prose of a child is its answer."""
@@ -248,6 +251,88 @@ class CodeReplies(ReplyForm):
         """Without depth where the profile forbids sub-calls, so that the model does not hear of them."""
         barred = {"depth": 0} if self.session.spec.profile == "assign-only" else {}
         return self.session.scope.left() | barred
+
+
+class ClaimReplies(CodeReplies):
+    """One JSON object with claims: the runtime has them checked and submits those that hold. Code is understood as well.
+
+    The data stand first in the prompt and the request last, under the system message of sub-calls: whoever checks the claims gets a prompt
+    with the same beginning, and the provider has it in its cache. Readers of parts are asked before the model is.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.finish = feedback.FINAL_CLAIMS
+        self._readings: str | None = None
+
+    def opening(self, elapsed_s: float) -> Conversation:
+        """What there is to judge, then what to do."""
+        return Conversation(QUERY_SYSTEM, self._task(elapsed_s))
+
+    def _task(self, elapsed_s: float) -> str:
+        session = self.session
+        shown = "\n\n".join(filter(None, (session.prefilter.text, self._readings)))
+        left = self.left_line(elapsed_s)
+        asked = render_task(session, in_code=False, left=left, found=False)
+        return "\n\n".join(filter(None, (shown, session.delegation.heed(shown), session.engine.system, asked)))
+
+    def ahead(self) -> None:
+        """Have the parts read, once, and put what the readers say into the task; the model answers in this same turn."""
+        session, reading = self.session, self.session.prefilter.reading
+        if reading is None or self._readings is not None:
+            return
+        most = (
+            session.scope.left()["subcalls"] if "llm_batch" in session.host.names and not session.memory.forced else 0
+        )
+        prompts = list(reading.prompts[:most])
+        answers = self._delegated(lambda: session.host.functions.llm_batch(prompts)) if prompts else []
+        self._readings = reading.told(answers)
+        session.history.retell(self._task(session.memory.elapsed_s))
+
+    def _delegated(self, asks: Callable[[], list[Any]]) -> list[Any]:
+        """What sub-calls of the runtime's own say; nothing where they cannot be asked."""
+        session = self.session
+        session.host.site.ordinal += 1
+        session.advance(LoopState.DELEGATING)
+        try:
+            found = asks()
+        except Fault:  # whoever gets no answer goes on without
+            found = []
+        session.advance(LoopState.PLANNING)
+        return found
+
+    def schema(self) -> Mapping[str, Any]:
+        """The same for every turn."""
+        return CLAIMS_SCHEMA
+
+    def finishes(self, text: str) -> bool:
+        """Claims are the end."""
+        return read_claims(text) is not None or super().finishes(text)
+
+    def read(self, text: str) -> Action:
+        """The claims that hold as a final value, with the fields beside them."""
+        found = read_claims(text)
+        if found is None:
+            return super().read(text)
+        functions, review = self.session.host.functions, self.session.prefilter.review
+        listed = [cast("dict[str, Any]", each) for each in cast("list[Any]", found["claims"]) if isinstance(each, dict)]
+        numbered = [{"id": at, **claim} for at, claim in enumerate(listed)]
+        claims = [{**claim, "first_failure": claim["id"] == found.get("first_failure")} for claim in numbered]
+        if claims and review is not None and (checked := self._delegated(lambda: functions.check(claims))):
+            surest = max(checked, key=lambda claim: claim["confidence"])
+            claims = [claim for claim in checked if claim["confidence"] >= review.kept] or [surest]
+        fields = {name: value for name, value in found.items() if name not in {"claims", "first_failure"}}
+        return Finalize(output={**fields, "findings": claims})
+
+    def said(self, say: Say) -> Observation:
+        """What a reply looks like."""
+        del say
+        return Observation(text=feedback.NO_CLAIMS.format(final_example=self.finish))
+
+    def refused(self, reasons: Sequence[str], value: Any) -> str:
+        """The reasons; the object is in the model's last reply."""
+        self.session.coder.offer("held_final", value)
+        return feedback.repair_text(reasons, template=feedback.REPAIR_CLAIMS)
 
 
 class ActionReplies(ReplyForm):
@@ -368,6 +453,12 @@ class GuidedReplies(ReplyForm):
 
 
 FORMS = {"code": CodeReplies, "actions": ActionReplies, "guided": GuidedReplies}
+
+
+def form_of(session: Session) -> ReplyForm:
+    """The form of a session: that of its mode, or claims where a root's engine asks for them instead of code."""
+    claims = session.spec.mode == "code" and session.errand is None and session.engine.reply_form == "claims"
+    return ClaimReplies(session) if claims else FORMS[session.spec.mode](session)
 
 
 def _typed(session: Session, text: str) -> Action:

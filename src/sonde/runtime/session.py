@@ -50,7 +50,7 @@ from sonde.runtime.code_runner import Coder
 from sonde.runtime.delegate import Delegation, Errand
 from sonde.runtime.engine import NO_PREFILTER, Prefilter
 from sonde.runtime.finish import Outcome, best_effort, conclude, gate_checked, settled, stopped_here
-from sonde.runtime.forms import FORMS, REPETITION, ReplyForm
+from sonde.runtime.forms import REPETITION, ReplyForm, form_of
 from sonde.runtime.host import Host
 from sonde.runtime.memory import Conversation, Exchange, Memory, Observation
 from sonde.runtime.model_calls import FIRST, FOLDED, REGENERATED, Question, ask, given_up
@@ -87,7 +87,7 @@ class Session:
             given = {**errand.context, "context": dict(errand.context)}
         self.coder = Coder(run, self.host, path, {**state, **given})
         self.memory = Memory()
-        self.form: ReplyForm = FORMS[run.spec.mode](self)
+        self.form: ReplyForm = form_of(self)
         self.history: Conversation
         self.state = LoopState.INITIALIZED
         self._script: Iterator[dict[str, Any]] | None = (

@@ -388,8 +388,9 @@ def test_what_is_out_of_the_ordinary_is_said(tmp_path: Path) -> None:
 
 
 def test_a_long_trace_comes_in_pages_of_whole_steps(tmp_path: Path) -> None:
-    said = {"openinference.span.kind": "TOOL", "input.value": "ask", "output.value": "word " * 100}
-    tools = registry(store_of(tmp_path, [raw_span(1), *(raw_span(2 + n, attributes=said) for n in range(8))]))
+    said = {"openinference.span.kind": "TOOL", "input.value": "ask"}
+    looks = [raw_span(2 + n, attributes={**said, "output.value": f"wor{n} " * 100}) for n in range(8)]
+    tools = registry(store_of(tmp_path, [raw_span(1), *looks]))
 
     first = tools.call("read_trace", {"trace_id": TRACE, "chars": 1400})
     second = tools.call("read_trace", {"trace_id": TRACE, "chars": 1400, "first_step": 2})

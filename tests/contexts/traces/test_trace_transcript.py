@@ -117,3 +117,53 @@ def test_a_cut_text_keeps_its_head_and_its_tail_and_says_so() -> None:
     assert cut.startswith("aaa")
     assert cut.endswith("zzz")
     assert "[... 900 characters cut ...]" in cut
+
+
+def test_rules_and_tasks_that_a_later_prompt_repeats_are_named_instead_of_shown() -> None:
+    rules = "\n".join(f"Rule {number}: always do the thing that is called number {number}." for number in range(12))
+    found = transcript_of(
+        [chat(2, [f"Plan by these.\n{rules}"], "a plan"), chat(3, [f"Act by these.\n{rules}\nGo!"], "done")]
+    )
+
+    second = found.steps[1].given[0]
+    assert "Act by these." in second
+    assert "Go!" in second
+    assert "characters that were shown before: Rule 0: always" in second
+    assert found.text().count("called number 7.") == 1
+
+
+def test_a_quote_in_another_form_is_recognised_as_a_repeat() -> None:
+    report = "I looked at nine pages about the moons of Mars\nand found neither a number nor a name in any of them " * 4
+    found = transcript_of([chat(2, ["go"], report), chat(3, ["seen"], "x"), chat(4, [f"It said: {report!r}"], "fine")])
+
+    assert found.steps[2].given[0].count("nine pages") == 1  # the head of what is left out
+    assert "shown before: It said: 'I looked at nine" in found.steps[2].given[0]
+
+
+def test_an_output_is_never_left_out_however_often_it_is_said() -> None:
+    said = "The answer is that Mars has two moons, whatever the pages say about it. " * 5
+
+    found = transcript_of([chat(2, ["go"], said), chat(3, ["again"], said)])
+
+    assert found.text().count("whatever the pages say") == 10
+
+
+def test_pages_are_shown_as_their_words() -> None:
+    page = "<html><head><title>x</title></head><body><script>var a = 1;</script><p>Two moons.</p>" + "<i>a</i>" * 200
+    call = span(2, "TOOL", 1, attributes={"tool.name": "visit", "input.value": "u", "output.value": page})
+
+    (step,) = transcript_of([span(1, "AGENT"), call]).steps
+
+    assert "Two moons." in step.came
+    assert "var a" not in step.came
+    assert "<i>" not in step.came
+    assert "[markup left out]" in step.came
+
+
+def test_what_a_model_says_is_cut_after_what_it_was_given() -> None:
+    texts = [" ".join(f"w{number}x{at}" for at in range(900)) for number in range(60)]
+
+    found = transcript_of([chat(number + 2, [text], text[::-1]) for number, text in enumerate(texts)])
+
+    assert all(text[::-1] in found.text() for text in texts)
+    assert not any(text in found.text() for text in texts)

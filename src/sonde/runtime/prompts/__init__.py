@@ -117,8 +117,8 @@ def taught(tools: Iterable[Tool | Callable[..., Any]], profile: str) -> list[Too
     return [replace(each, doc=each.doc.replace(f"Example: {old}", f"Example: {new}")) for each, old, new in shown]
 
 
-def render_task(session: Session, *, in_code: bool, left: str) -> str:
-    """The first user message: the task, the context, the variables of the code, the budget."""
+def render_task(session: Session, *, in_code: bool, left: str, found: bool = True) -> str:
+    """The first user message: the task, the context, the variables of the code, the budget. What was `found` may be shown elsewhere."""
     spec, errand = session.spec, session.errand
     parts = [f"Task: {session.objective}"]
     if errand is None:
@@ -130,7 +130,7 @@ def render_task(session: Session, *, in_code: bool, left: str) -> str:
             parts.append(f"Data: {context.outline()}")
         else:
             parts.append(f"What there is:\n{context.describe()}")
-        if session.prefilter.text:
+        if session.prefilter.text and found:
             parts.append(session.prefilter.text)
     else:
         parts.append(f"What there is (read it with the functions):\n{clip(spec.context.describe(), 700)}")

@@ -1,0 +1,406 @@
+"""What code alone can find in the steps of a trace, and a reader would have to count: failed calls, wrong arguments, repeats, requests that
+were printed instead of sent, missing end tags, answers without a look-up, giving up. Pure functions, no model.
+
+    for fact in facts_of(spans, transcript):
+        print(fact.line())      # "steps 17, 19, 21 (spans ...): page_down failed: unexpected keyword argument 'page_down'"
+
+A fact says what is there, never that it is a failure: a plan without its end tag may be all there is to say about a trace, or nothing.
+Texts are a stranger's, so each pattern is linear, and counts and quotes are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.transcript import Step, Transcript
+from sonde.contexts.traces.views import messages_of, tool_io_of
+
+QUOTED = 160
+MOST_STEPS = 12
+MOST_CALLS = 400
+SIMILAR = 0.6
+LEAST_WORDS = 3
+READ_CHARS = 20_000
+HEAD_CHARS = 600
+MUCH_CHARS, MUCH_LINES = 8_000, 100
+FINAL = re.compile(r"final_?answer", re.IGNORECASE)
+_WORD = re.compile(r"\w+")
+_SPACE = re.compile(r"\s+")
+_EXCEPTION = re.compile(r"\b\w{1,60}(?:Error|Exception):")
+_STATUS = re.compile(r"\b(?:error|status|code|http)\b[ :=]{0,3}(?:code[ :=]{0,3})?([45]\d\d)\b", re.IGNORECASE)
+_TAG = re.compile(r"\b(?:write|end|finish|close)[^.\n]{0,80}?['\"`](?:\\n)?(<\w{1,40}>)['\"`]", re.IGNORECASE)
+_TOOL = re.compile(r"^- (\w{1,60}):", re.MULTILINE)
+_TAKES = re.compile(r"^\s*Takes inputs: (\{[^\n]{0,20000}\})", re.MULTILINE)
+_INPUT = re.compile(r"'(\w+)': \{")
+_CODE = re.compile(r"```(?:py|python)?\n([^`]{0,20000})")
+_STRING = re.compile(r"\"\"\"[^\"]*\"\"\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'")
+_UNABLE = re.compile(
+    r"\b(?:unable to|not able to|could not|couldn't|cannot|can't|failed to) (?:be )?(?:find|found|locate|access|retrieve|determine|verif"
+    r"|confirm|obtain|produce|complete|identif|open|read)[^.\n]{0,100}",
+    re.IGNORECASE,
+)
+_EMPTY = re.compile(
+    r"\bno results? (?:were |was )?found|found 0 results|\bnothing found\b|\(no documents", re.IGNORECASE
+)
+_LIMIT = re.compile(
+    r"reached max(?:imum)? (?:steps|iterations)|max(?:imum)? (?:steps|iterations) reached|step limit", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something that code found, and at which steps."""
+
+    text: str
+    steps: tuple[int, ...]
+    span_ids: tuple[str, ...]
+
+    def line(self) -> str:
+        """In one line, with the ids to cite."""
+        numbers = ", ".join(map(str, self.steps[:MOST_STEPS])) + (" ..." if len(self.steps) > MOST_STEPS else "")
+        spans = ", ".join(self.span_ids[:MOST_STEPS])
+        plural = "s" if len(self.steps) > 1 else ""
+        return f"step{plural} {numbers} (span{plural} {spans}): {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call of a tool: the step that wrote or made it, the tool and its arguments."""
+
+    step: Step
+    tool: str
+    arguments: Mapping[str, Any]
+    text: str
+
+
+def facts_of(spans: Iterable[Span], transcript: Transcript) -> list[Fact]:
+    """All facts, those of errors first."""
+    known = {span.summary.span_id: span for span in spans}
+    steps = transcript.steps
+    asked = {step.number: _prompts(known[step.span_id]) for step in steps if step.kind == "LLM"}
+    tools: dict[str, frozenset[str]] = {}
+    for texts in asked.values():
+        for text in texts:
+            tools |= _declared(text)
+    written = [call for step in steps if step.kind == "LLM" for call in _written(step)]
+    made = [call for step in steps if (call := _made(step, known[step.span_id])) is not None]
+    return [
+        *_failed(steps),
+        *_misused(written, tools),
+        *_unsent(steps, tools),
+        *_refused(steps),
+        *_repeated(made, "called"),
+        *_errands(transcript),
+        *_same_outputs(steps),
+        *_without_tags(steps, asked),
+        *_given_up(steps),
+        *(_without_look(transcript, written, made) if any(not FINAL.search(name) for name in tools) else ()),
+        *_shown_much(steps, known),
+        *_limits(steps),
+    ]
+
+
+def listed(facts: Iterable[Fact], numbers: Iterable[int] | None = None, most: int = 6_000) -> str:
+    """The facts in lines, those of some steps only if `numbers` are given; what does not fit is counted."""
+    wanted = None if numbers is None else set(numbers)
+    lines = [f"- {fact.line()}" for fact in facts if wanted is None or wanted.intersection(fact.steps)]
+    kept: list[str] = []
+    for line in lines:
+        if sum(map(len, kept)) + len(line) > most:
+            kept.append(f"- and {len(lines) - len(kept)} more")
+            break
+        kept.append(line)
+    return "\n".join(kept) or "- nothing"
+
+
+def _fact(text: str, steps: Sequence[Step]) -> Fact:
+    return Fact(text=text, steps=tuple(step.number for step in steps), span_ids=tuple(step.span_id for step in steps))
+
+
+def _short(text: str, room: int = QUOTED) -> str:
+    words = _SPACE.sub(" ", text[: room * 4]).strip()
+    return words if len(words) <= room else f"{words[:room]}..."
+
+
+def _grouped(pairs: Iterable[tuple[str, Step]]) -> dict[str, list[Step]]:
+    groups: dict[str, list[Step]] = {}
+    for key, step in pairs:
+        groups.setdefault(key, []).append(step)
+    return groups
+
+
+def _failed(steps: Sequence[Step]) -> list[Fact]:
+    """Steps that ended in an error, equal errors together, with the steps that were told of them. A tool's own error is left out if the
+    call before it reports the same.
+    """
+    told = {step.reports: step.number for step in steps if step.reports is not None}
+    found: list[tuple[str, Step]] = []
+    before = ""
+    for step in steps:
+        if not step.around:
+            continue
+        *_, start = [0, *(each.start() for each in _EXCEPTION.finditer(step.around[:READ_CHARS]))]
+        error = _short(step.around[start:].partition("You should only use")[0])
+        if step.kind != "LLM" and error[:60] in before:
+            continue
+        before = _short(step.around, READ_CHARS) if step.kind == "LLM" else before
+        found.append((f"{'the call or code that it wrote' if step.kind == 'LLM' else 'it'} failed: {error}", step))
+    facts: list[Fact] = []
+    for text, group in _grouped(found).items():
+        heard = ", ".join(str(told[step.number]) for step in group if step.number in told)
+        facts.append(_fact(f"{text}{f'; told to step {heard}' if heard else ''}", group))
+    return facts
+
+
+def _misused(calls: Sequence[Call], tools: Mapping[str, frozenset[str]]) -> list[Fact]:
+    """Structured calls of tools that nobody declared, or with arguments that the tool does not have."""
+    found: list[tuple[str, Step]] = []
+    for call in calls:
+        if not tools:
+            break
+        if call.tool not in tools:
+            found.append((f"it calls {call.tool!r}, which is not among the declared tools", call.step))
+        elif extra := sorted(set(call.arguments) - tools[call.tool]):
+            takes = ", ".join(sorted(tools[call.tool])) or "no arguments"
+            found.append(
+                (f"it calls {call.tool} with {', '.join(map(repr, extra))}; the tool takes {takes}", call.step)
+            )
+    return [_fact(text, group) for text, group in _grouped(found).items()]
+
+
+def _unsent(steps: Sequence[Step], tools: Mapping[str, frozenset[str]]) -> list[Fact]:
+    """Code that names a tool or team member only in its words, prints them, and calls none."""
+    found: list[tuple[str, Step]] = []
+    names = [name for name in tools if not FINAL.search(name)]
+    for step in steps:
+        code = "\n".join(_CODE.findall(step.came[:READ_CHARS])) if step.kind == "LLM" else ""
+        bare = _STRING.sub("''", re.sub(r"#[^\n]*", "", code))
+        if not code or "print" not in bare or any(re.search(rf"\b{name}\s*\(", bare) for name in names):
+            continue
+        named = [name for name in names if name in step.came]
+        if named and re.search(r"request|task|query|search|ask", code, re.IGNORECASE):
+            found.append(
+                (f"its words name {', '.join(named)}, but its code only prints and calls none of the tools", step)
+            )
+    return [_fact(text, group) for text, group in _grouped(found).items()]
+
+
+def _refused(steps: Sequence[Step]) -> list[Fact]:
+    """Results of tools that report a status, or that are empty."""
+    found: list[tuple[str, Step]] = []
+    for step in steps:
+        if step.kind not in {"TOOL", "RETRIEVER"}:
+            continue
+        head = f"{step.came[:HEAD_CHARS]} {step.around[:HEAD_CHARS]}"
+        if status := _STATUS.search(head):
+            found.append(
+                (f"the tool reports {status.group(1)}: {_short(head[max(0, status.start() - 40) :], 80)}", step)
+            )
+        elif _EMPTY.search(head):
+            found.append(("the look-up came back with nothing", step))
+    return [_fact(text, group) for text, group in _grouped(found).items()]
+
+
+def _repeated(calls: Sequence[Call], verb: str) -> list[Fact]:
+    """Equal calls, and calls of one tool in one run whose words are mostly the same."""
+    facts: list[Fact] = []
+    by_tool: dict[tuple[str, str], list[Call]] = {}
+    for call in calls[:MOST_CALLS]:
+        if not FINAL.search(call.tool):
+            by_tool.setdefault((call.step.run, call.tool), []).append(call)
+    for (_, tool), listed_calls in by_tool.items():
+        for group in _alike([call.text for call in listed_calls]):
+            texts = list(dict.fromkeys(listed_calls[at].text for at in group))
+            steps = [listed_calls[at].step for at in group]
+            if len(texts) == 1:
+                facts.append(
+                    _fact(f"{tool} {verb} {len(group)} times with the same arguments: {_short(texts[0])}", steps)
+                )
+            else:
+                shown = " | ".join(_short(text, 90) for text in texts[:4])
+                facts.append(_fact(f"{tool} {verb} {len(group)} times in almost the same words: {shown}", steps))
+    return facts
+
+
+def _alike(texts: Sequence[str]) -> list[list[int]]:
+    """Groups of texts that share most of their words with another of their group, by position."""
+    words = [frozenset(_WORD.findall(text[:READ_CHARS].casefold())) for text in texts]
+    groups: list[list[int]] = []
+    for at, mine in enumerate(words):
+        for group in groups:
+            if any(
+                texts[at] == texts[other]
+                or (
+                    "://" not in texts[at]
+                    and min(len(mine), len(words[other])) >= LEAST_WORDS
+                    and len(mine & words[other]) >= SIMILAR * len(mine | words[other])
+                )
+                for other in group[-8:]
+            ):
+                group.append(at)
+                break
+        else:
+            groups.append([at])
+    return [group for group in groups if len(group) > 1]
+
+
+def _errands(transcript: Transcript) -> list[Fact]:
+    """Team members that got almost the same task again."""
+    first: dict[str, Step] = {}
+    for step in transcript.steps:
+        first.setdefault(step.run, step)
+    runs = [(run, known) for run, known in transcript.runs.items() if run in first]
+    facts: list[Fact] = []
+    for group in _alike([known.task for _, known in runs]):
+        agent, steps = runs[group[0]][1].agent, [first[runs[at][0]] for at in group]
+        facts.append(_fact(f"{agent} was given almost the same task {len(group)} times; its runs begin here", steps))
+    return facts
+
+
+def _same_outputs(steps: Sequence[Step]) -> list[Fact]:
+    """Model calls that said the same as an earlier one."""
+    said = _grouped(
+        (step.came.strip(), step) for step in steps if step.kind == "LLM" and len(step.came.strip()) >= QUOTED
+    )
+    facts = [
+        _fact(f"they say the same word for word: {_short(text)}", group)
+        for text, group in said.items()
+        if len(group) > 1
+    ]
+    again = [step for step in steps if step.kind != "LLM" and step.came.startswith("[the same output as that of step ")]
+    return facts + ([_fact("the tool returned what it had returned before", again)] if again else [])
+
+
+def _without_tags(steps: Sequence[Step], asked: Mapping[int, tuple[str, str]]) -> list[Fact]:
+    """Outputs without the tag with which their prompt tells them to end."""
+    found: list[tuple[str, Step]] = []
+    for step in steps:
+        text = asked.get(step.number, ("", ""))[1]
+        if text and step.came and (tag := _TAG.search(text)) and tag.group(1) not in step.came:
+            found.append((f"the prompt demands {tag.group(1)} at the end, the output lacks it", step))
+    return [_fact(text, group) for text, group in _grouped(found).items()]
+
+
+def _given_up(steps: Sequence[Step]) -> list[Fact]:
+    """Answers that say that nothing was found."""
+    return [
+        _fact(f"the answer says: {_short(unable.group(0), 120)}", [step])
+        for step in steps
+        if step.kind == "LLM"
+        and FINAL.search(step.came[:READ_CHARS])
+        and (unable := _UNABLE.search(step.came[:READ_CHARS]))
+    ]
+
+
+def _without_look(transcript: Transcript, written: Sequence[Call], made: Sequence[Call]) -> list[Fact]:
+    """Runs that came to an answer without any tool."""
+    facts: list[Fact] = []
+    used = {call.step.run for call in (*written, *made) if not FINAL.search(call.tool)}
+    used |= {known.inside for known in transcript.runs.values()}
+    for run in dict.fromkeys(step.run for step in transcript.steps):
+        answers = [
+            step
+            for step in transcript.steps
+            if step.run == run and FINAL.search(f"{step.name} {step.came[:READ_CHARS]}")
+        ]
+        deciding = next((step for step in answers if step.kind == "LLM" and "final_answer(" in step.came), None)
+        if run not in used and deciding is not None:
+            facts.append(_fact("its run answers here, and no tool or team member was called before", [deciding]))
+    return facts
+
+
+def _limits(steps: Sequence[Step]) -> list[Fact]:
+    """Runs that were stopped by their limit, and outputs that were cut off."""
+    stopped = [step for step in steps if _LIMIT.search(f"{' '.join(step.given)[-2000:]} {step.around[:2000]}")]
+    cut = [step for step in steps if any(mark.startswith("cut off") for mark in step.marks)]
+    facts = [_fact("the run reached its limit of steps", stopped)] if stopped else []
+    return facts + ([_fact("the model's output was cut off", cut)] if cut else [])
+
+
+def _shown_much(steps: Sequence[Step], known: Mapping[str, Span]) -> list[Fact]:
+    """Model calls that were shown a long output of their code or tool: the transcript cuts it, so its length is told here."""
+    facts: list[Fact] = []
+    seen: set[str] = set()
+    before = ""  # after a team member's run, the newest result is its report
+    for step in steps:
+        inputs = [each.row for each in messages_of(known[step.span_id]) if each.row["metadata"]["direction"] == "input"]
+        results = [str(row["content"]) for row in inputs if row["role"] not in {"system", "user", "assistant"}]
+        last = results[-1] if step.kind == "LLM" and results else ""
+        lines = last.count("\n") + 1
+        if (len(last) >= MUCH_CHARS or lines >= MUCH_LINES) and last not in seen and step.run == before:
+            facts.append(_fact(f"its newest result has {lines} lines, {len(last):,} characters", [step]))
+        seen.add(last)
+        before = step.run
+    return facts
+
+
+def _prompts(span: Span) -> tuple[str, str]:
+    """The system message of a model call, and the last thing that it was asked."""
+    inputs = [each.row for each in messages_of(span) if each.row["metadata"]["direction"] == "input"]
+    rules = [str(row["content"]) for row in inputs if row["role"] == "system"][:1]
+    asked = [str(row["content"]) for row in inputs if row["role"] == "user"][-1:]
+    return "".join(rules), "".join(asked)
+
+
+def _declared(prompt: str) -> dict[str, frozenset[str]]:
+    """Tools with the names of their inputs, as prompts list them; a team member takes a task."""
+    found: dict[str, frozenset[str]] = {}
+    places = [*((each.start(), each.group(1)) for each in _TOOL.finditer(prompt)), (len(prompt), "")]
+    for (start, name), (end, _) in pairwise(places):
+        takes = _TAKES.search(prompt, start, end)
+        members = prompt.rfind("team members that you can call", 0, start)
+        if takes is not None:
+            found[name] = frozenset(_INPUT.findall(takes.group(1)))
+        elif members >= 0:
+            found[name] = frozenset({"task", "request"})
+    return found
+
+
+def _written(step: Step) -> list[Call]:
+    """The structured calls in a model's output."""
+    _, mark, rest = step.came.rpartition("calls: [")
+    try:
+        items: Any = json.loads("[" + rest) if mark else []
+    except (ValueError, RecursionError):
+        return []
+    calls: list[Call] = []
+    for item in cast("list[Any]", items):
+        match item:
+            case {"name": str(name), "arguments": str(text)}:
+                try:
+                    arguments: Any = json.loads(text)
+                except (ValueError, RecursionError):
+                    continue
+            case {"name": str(name), "arguments": dict(arguments)}:  # pyright: ignore[reportUnknownVariableType]  # any JSON object
+                text = json.dumps(arguments)
+            case _:
+                continue
+        fields = cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else {}
+        calls.append(Call(step=step, tool=name, arguments=fields, text=text))
+    return calls
+
+
+def _made(step: Step, span: Span) -> Call | None:
+    """The call of a tool's span."""
+    done = tool_io_of(span)
+    if done is None:
+        return None
+    given = done.row["input"]
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            given = {"input": given}
+    fields = cast("dict[str, Any]", given) if isinstance(given, dict) else {"input": given}
+    inner = fields.get("kwargs")
+    if isinstance(inner, dict):
+        fields = {**cast("dict[str, Any]", inner), **({"args": fields["args"]} if fields.get("args") else {})}
+    return Call(
+        step=step, tool=str(done.row["tool_name"]), arguments=fields, text=json.dumps(fields, ensure_ascii=False)
+    )

@@ -23,6 +23,7 @@ from sonde.contexts.traces.changes import read_changes
 from sonde.contexts.traces.context import TracesContext
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.engines.conversation import engine_for
+from sonde.engines.whole_trace import READING_MAXIMA
 from sonde.errors import ConfigError, RunError
 from sonde.runtime.engine import Gathered, Prefilter
 from sonde.runtime.run import RunSpec
@@ -148,7 +149,10 @@ def incident(
 
 def investigate(case: Case, settings: Settings, options: RunOptions) -> Investigation:
     """Run one case."""
-    budget = budget_of(ENGINES[case.engine], settings, options)
+    engine = ENGINES[case.engine]
+    if case.engine == "rca":  # only the open trace shows whether it is read as a whole, which may take longer
+        engine = replace(engine, maxima=READING_MAXIMA)
+    budget = budget_of(engine, settings, options)
     loading = Deadline(options.get("clock") or SystemClock(), budget.max_wall_time_sec)
     with loading.in_force():
         case = case.resolved()

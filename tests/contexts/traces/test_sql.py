@@ -11,7 +11,9 @@ import pytest
 
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.sql import MAX_ROWS, Tables, unproved
+from sonde.core.deadline import Deadline
 from sonde.errors import ToolFault
+from sonde.testing import FrozenClock
 
 Json = dict[str, Any]
 
@@ -155,13 +157,27 @@ def test_a_query_without_end_is_ended_and_the_next_one_works(tmp_path: Path) -> 
         tables.close()
 
 
-@pytest.mark.parametrize("call", ["instr(name, 'y')", "name LIKE '%y'", "trim(name, 'y')", "attr(span_id, 'x')"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("instr(name, 'y')", "name LIKE '%y'", "trim(name, 'y')", "attr(span_id, 'x')"),
+        *("json_extract('[1]', '$[0]')", "'[1]' -> 0", "'[1]' ->> 0", "strftime('%Y', start_time)", "date(start_time)"),
+    ],
+)
 def test_a_single_row_ends_with_the_time_too(tmp_path: Path, call: str) -> None:
-    with opened(tmp_path, [span("a" * 32, "1" * 16, "pay")]) as store:
-        tables = Tables([store], [(0, "a" * 32)], seconds=0)
+    class Ticking(FrozenClock):
+        """A second passes between two looks at it."""
 
-        with pytest.raises(ToolFault, match="took more than 0 s"):
-            tables.ask(f"SELECT {call} AS x FROM spans")
+        def now(self) -> float:
+            self.advance(1)
+            return super().now()
+
+    with opened(tmp_path, [span("a" * 32, "1" * 16, "pay")]) as store, Deadline(Ticking(), 1000).in_force():
+        tables = Tables([store], [(0, "a" * 32)], seconds=60)
+
+        assert tables.ask("SELECT name FROM spans") == ([{"name": "pay"}], None)
+        with pytest.raises(ToolFault, match="took more than 60 s"):
+            tables.ask(f"SELECT {', '.join(f'{call} AS x{number}' for number in range(100))} FROM spans")
         tables.close()
 
 
@@ -173,6 +189,26 @@ def test_texts_are_sought_matched_and_trimmed_as_in_sqlite(tables: Tables) -> No
     )
 
     assert rows == [{"i": 3, "n": None, "d": 3, "l": 1, "e": 1, "g": 0, "t": "a", "lt": "a--", "rt": "--a", "none": ""}]
+
+
+def test_times_and_json_are_read_as_in_sqlite(tables: Tables) -> None:
+    rows, _ = tables.ask(
+        "SELECT date(start_time, 'start of year') AS d, strftime('%H:%M', start_time) AS t, unixepoch(start_time) AS u, "
+        "json_extract('{\"a\": [1, {\"b\": \"x\"}]}', '$.a[1].b', '$.a[0]') AS j, "
+        "'{\"a\": {\"b\": 3}}' -> 'a' AS o, '{\"a\": {\"b\": 3}}' -> 'a' ->> 'b' AS b, date(NULL) AS n "
+        "FROM spans LIMIT 1"
+    )
+
+    assert rows == [
+        {"d": "2026-01-01", "t": "00:00", "u": 1_767_225_600, "j": '["x",1]', "o": '{"b":3}', "b": 3, "n": None}
+    ]
+
+
+def test_the_form_of_a_time_is_short(tables: Tables) -> None:
+    form = "".join(f"%Y{number}" for number in range(100))
+
+    with pytest.raises(ToolFault, match="at most 200 characters"):
+        tables.ask(f"SELECT strftime('{form}', start_time) AS x FROM spans")
 
 
 def test_rows_that_hold_too_much_text_are_cut_and_said_so(tables: Tables) -> None:

@@ -91,6 +91,7 @@ _UNITS = frozenset(("1", "60", "100", "1000", "1024", "3600", "86400", "1000000"
 _TIME_FORM = re.compile(r"(?:%[a-zA-Z]|[-:/ .TZ]|00)*|start of (?:day|month|year)|unixepoch|utc|localtime|weekday \d")
 _TIMES = frozenset(("strftime", "date", "time", "datetime", "julianday", "unixepoch"))
 MAX_WITH, MAX_USES = 6, 3  # SQLite copies a table of WITH wherever it is used, before it looks at any clock
+TIME_CHARS = 200
 SEPARATOR_CHARS = 4
 SEPARATORS_CHARS = 12
 
@@ -151,7 +152,12 @@ class Tables:
         for name, most in (("like", 3), ("glob", 2)):
             for count in range(2, most + 1):
                 form = f"SELECT {name}({', '.join('?' * count)})"
-                connection.create_function(name, count, partial(self._matched, form), deterministic=True)
+                connection.create_function(name, count, partial(self._answered, form), deterministic=True)
+        connection.create_function("json_extract", -1, partial(self._called, "json_extract"), deterministic=True)
+        for name in ("->", "->>"):
+            connection.create_function(name, 2, partial(self._answered, f"SELECT ? {name} ?"), deterministic=True)
+        for name in _TIMES:
+            connection.create_function(name, -1, partial(self._timed, name))
         for name in ("trim", "ltrim", "rtrim"):
             connection.create_function(name, 2, partial(self._trimmed, name), deterministic=True)
         for limit, value in LIMITS.items():
@@ -229,7 +235,17 @@ class Tables:
             return None
         return _text(text).find(_text(part)) + 1
 
-    def _matched(self, form: str, *arguments: Any) -> int | None:
+    def _timed(self, name: str, *arguments: Any) -> Any:
+        if any(isinstance(each, str | bytes) and len(each) > TIME_CHARS for each in arguments):
+            self._watch.why = f"a time and its form have at most {TIME_CHARS} characters"
+            raise sqlite3.DataError(self._watch.why)
+        return self._called(name, *arguments)
+
+    def _called(self, name: str, *arguments: Any) -> Any:
+        return self._answered(f"SELECT {name}({', '.join('?' * len(arguments))})", *arguments)
+
+    def _answered(self, form: str, *arguments: Any) -> Any:
+        """What SQLite's own function says, if there is time left. SQLite looks at no clock between the calls of one row."""
         self._watch.check()
         try:
             return self._matcher.execute(form, arguments).fetchone()[0]

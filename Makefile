@@ -7,13 +7,13 @@ BASE   := $(VENV)/.base
 READY  := $(VENV)/.ready
 NODE   := vscode/node_modules/.ready
 PINNED := code otel data pdf office mcp acp
-FAST   := not slow and not phoenix and not browser and not local and not journey and not hostile_long and not long
+FAST   := not slow and not phoenix and not browser and not local and not journey and not hostile_long and not long and not watch
 
 # Tests start processes by the hundred: without compiled files each of them would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check format test test-python test-node journeys test-hostile test-long test-slow test-phoenix test-browser test-vscode test-local test-providers
+.PHONY: help venv check format test test-python test-node journeys test-hostile test-long test-watch test-slow test-phoenix test-browser test-vscode test-local test-providers
 .PHONY: requirements pins demo local vsix clean test-sdks test-monty test-superloop test-ray test-wheel test-arm64 test-kernels release bench bench-quick docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
@@ -66,6 +66,9 @@ journeys: $(READY) ## whole uses through the installed command, all of them
 
 test-long: $(READY) ## what takes seconds each: blocks of the docs, examples, killed batches, rlms and commands as processes
 	$(BIN)/pytest -n 2 -m long
+
+test-watch: $(READY) ## 10,000 traces with five faults under a watch that is killed and whose source goes away
+	$(BIN)/pytest -n 0 -m watch tests/watch
 
 test-hostile: $(READY) ## strangers' files, folders and replies against the whole program, and the longer attacks on the sandbox
 	$(BIN)/pytest -n 2 -m "hostile or hostile_long" tests/hostile tests/escapes tests/sandbox

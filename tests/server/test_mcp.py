@@ -52,7 +52,7 @@ def test_the_tools_have_names_descriptions_and_schemas(folder: Path) -> None:
             return (await client.list_tools()).tools
 
     tools = {tool.name: tool for tool in asyncio.run(go())}
-    assert set(tools) == {"ask", "rca", "comply", "incident", "runs"}
+    assert set(tools) == {"ask", "rca", "comply", "incident", "runs", "issues", "change_issue"}
     assert tools["ask"].input_schema["required"] == ["question"]
 
 

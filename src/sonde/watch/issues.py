@@ -22,7 +22,7 @@ from sonde.batch.result import FoundFailure, ItemResult
 from sonde.contexts.traces.failure_words import folded, overlap, telling_words
 from sonde.contexts.traces.groups import BLAST_KEYS, FORM_CHARS, RELEASE_KEYS, Failure, TraceFacts, error_groups_of
 from sonde.contexts.traces.rules import NO_FAILURE
-from sonde.contexts.traces.span import time_text
+from sonde.contexts.traces.span import Row, time_text
 from sonde.contexts.traces.store import TraceRow
 from sonde.core.canonical import hash_value, plural
 from sonde.core.markdown_safety import words
@@ -38,6 +38,15 @@ TREND = 24  # windows
 SAME_CAUSE = 0.5
 OTHERS = "others"
 _KINDS = {"users": BLAST_KEYS["users"], "sessions": BLAST_KEYS["sessions"], "releases": RELEASE_KEYS}
+
+
+def _texts(text: str) -> list[str]:
+    """A list of texts from the state, which somebody else may have written."""
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return [each for each in cast("list[Any]", found) if isinstance(each, str)] if isinstance(found, list) else []
 
 
 class NoSuchIssue(ConfigError):
@@ -167,6 +176,25 @@ class KnownIssue:
     notes: tuple[IssueNote, ...]
     happenings: tuple[Happening, ...]
 
+    def row(self) -> Row:
+        """The issue in a few fields, for lists."""
+        return {
+            "number": self.number,
+            "title": self.title,
+            "state": self.state,
+            "cause": self.label,
+            "judge": self.judge,
+            "traces": self.count,
+            "rate": round(self.rate, 2),
+            "first_seen": time_text(self.first_us),
+            "last_seen": time_text(self.last_us),
+            "users": self.users,
+            "sessions": self.sessions,
+            "releases": list(self.releases[:20]),
+            "muted": self.muted,
+            "assignee": self.assignee,
+        }
+
     @property
     def title(self) -> str:
         """Component and message on one line."""
@@ -262,7 +290,7 @@ def _signatures(state: WatchState, window: int, failed: Sequence[TraceLook]) -> 
     owners: list[int] = []
     exact: dict[tuple[str, str], int] = {}
     for number, component, samples in state.rows("SELECT id, component, samples FROM signatures ORDER BY id"):
-        for form in cast("list[str]", json.loads(samples)) if component in components else ():
+        for form in _texts(samples) if component in components else ():
             context.append(_sample(component, form))
             owners.append(number)
             exact.setdefault((component, form.lower()), number)
@@ -321,9 +349,9 @@ def _count(state: WatchState, signature: int, window: int, members: Sequence[Tra
         *(signature, window, len(members)),
     )
     ((samples, traces),) = state.rows("SELECT samples, traces FROM signatures WHERE id = ?", signature)
-    forms: dict[str, None] = dict.fromkeys(json.loads(samples))
+    forms: dict[str, None] = dict.fromkeys(_texts(samples))
     forms |= dict.fromkeys(cast("Failure", look.facts.failure).form for look in members)
-    kept: dict[str, None] = dict.fromkeys([*json.loads(traces), *(look.row.trace_id for look in members)])
+    kept: dict[str, None] = dict.fromkeys([*_texts(traces), *(look.row.trace_id for look in members)])
     few = [*list(kept)[:1], *list(kept)[1:][1 - SAMPLES :]]  # the first one and the latest
     label = Counter(look.label for look in members).most_common(1)[0][0]
     state.change(
@@ -445,7 +473,7 @@ def candidates(state: WatchState, now: float) -> list[Candidate]:
         "WHERE state != 'resolved' AND NOT muted ORDER BY id"
     ):
         name = hash_value([component, form, label])
-        ids = cast("list[str]", json.loads(traces))
+        ids = _texts(traces)
         if name in known or judge == "LLM" or not ids:  # a model found this group itself, in a healthy trace
             continue
         lately, before = (
@@ -688,7 +716,7 @@ def _issue(state: WatchState, window: int, row: Sequence[Any]) -> KnownIssue:
             label=each[4],
             judge=each[5],
             count=counts.get(each[0], 0),
-            traces=tuple(json.loads(each[6])),
+            traces=tuple(_texts(each[6])),
         )
         for each in groups
     ]

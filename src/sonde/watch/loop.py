@@ -28,7 +28,7 @@ from sonde.api.trace_source import Case, Source, project_in
 from sonde.batch.folder import DiskFull
 from sonde.batch.gate import Paused
 from sonde.batch.item_runner import Job, Order, Station
-from sonde.batch.limits import Answer, Ask, Limiter, SharedLimits, Slot, Told
+from sonde.batch.limits import Answer, Ask, Closed, Limiter, SharedLimits, Slot, Told
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.contexts.traces.failure_words import component_of, folded
@@ -51,7 +51,7 @@ from sonde.watch.issues import (
     happenings,
     take_in,
 )
-from sonde.watch.state import FILE, WatchState
+from sonde.watch.state import FILE, StateUnusable, WatchState
 
 SECOND_US = 1_000_000
 AHEAD_S = 3_600.0  # how far a trace's clock may be ahead of ours before it waits
@@ -118,6 +118,8 @@ class Ledger:
         self, state: WatchState, limiter: Limiter, fingerprint: str, clock: Clock, stopping: threading.Event
     ) -> None:
         self.stopping = stopping
+        self.wanted_usd = 0.0
+        """What the last request might have cost that did not go out for lack of money."""
         self._state = state
         self._limiter = limiter
         self._fingerprint = fingerprint
@@ -126,6 +128,8 @@ class Ledger:
     def book(self, ask: Ask) -> Answer:
         """May this request go?"""
         answer = self._limiter.book(ask)
+        if isinstance(answer, Closed):
+            self.wanted_usd = ask.cost_usd
         if isinstance(answer, Slot) and ask.cost_usd:
             self._state.change("INSERT INTO aside (usd, fingerprint) VALUES (?, ?)", ask.cost_usd, self._fingerprint)
         return answer
@@ -189,6 +193,8 @@ class TraceWatch:
         try:
             done = self.read_windows()
             self._outages = 0
+        except StateUnusable:
+            raise
         except (RunError, ToolFault, ConfigError, OSError, sqlite3.DatabaseError) as error:
             if isinstance(error, ConfigError) and not self.state.recall("cursor_us"):
                 raise  # the first look: a mistyped source, not one that is away
@@ -374,15 +380,17 @@ class TraceWatch:
         """At most one investigation, so that windows are read in between."""
         if self.settings.model is None:
             return done
+        one_request = float(self.state.recall(f"request_usd {self.settings.model}", "0"))
         for chosen in candidates(self.state, self._now()):
             room, limit = self.room_usd()
             if chosen.kind == "control":
                 spent = self.state.spent(self._now() - 86_400, control=True)
                 room = min(room, self.options.usd_per_day * self.options.control_share - spent)
-            if room <= 0:
-                return replace(done, money=f"the limit of {limit} is reached") if chosen.kind != "control" else done
-            result = self._run(chosen, room)
-            return replace(done, investigated=chosen, result=result)
+                if room <= one_request:
+                    continue
+            if room <= one_request:
+                return replace(done, money=f"the limit of {limit} is reached")
+            return replace(done, investigated=chosen, result=self._run(chosen, room))
         return done
 
     def _item(self, chosen: Candidate) -> Item:
@@ -402,10 +410,13 @@ class TraceWatch:
         begin(state, chosen, state.folder.run_dir(item, chosen.attempt).run_id, self._now())
         limiter = Limiter(SharedLimits(max_cost_usd=room_usd, concurrency=1), clock=self.clock)
         order = Order(settings=settings, folder=state.folder.path, writeback=self.options.writeback)
-        station = Station(order, Ledger(state, limiter, chosen.fingerprint, self.clock, self.stopping))
+        ledger = Ledger(state, limiter, chosen.fingerprint, self.clock, self.stopping)
+        station = Station(order, ledger)
         try:
             result = station.work(Job(item=item, attempt=chosen.attempt))
         except Paused:
+            if ledger.wanted_usd:
+                state.remember(f"request_usd {self.settings.model}", ledger.wanted_usd)
             self._later(chosen, chosen.attempt, LATER_S)
             return None
         except DiskFull as error:

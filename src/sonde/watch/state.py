@@ -59,6 +59,10 @@ CREATE TABLE aside (id INTEGER PRIMARY KEY, usd REAL NOT NULL, fingerprint TEXT 
 TABLES = tuple(each.strip() for each in SCHEMA.split(";"))
 
 
+class StateUnusable(ConfigError):
+    """The file of a watch cannot be read or written, or is none of ours."""
+
+
 def state_place(settings: Settings, given: Path | None) -> Path:
     """Where the state of a watch is: the given folder, or that of this project in the user's state folder."""
     if given is not None:
@@ -118,10 +122,22 @@ class WatchState:
                 for table in TABLES:
                     self._connection.execute(table)
                 self.remember("format", FORMAT)
-            elif found != set(TABLES) or self.recall("format") != FORMAT:
-                raise ConfigError(
+            elif found != set(TABLES) or self.recall("format") != FORMAT or not self._is_sound():
+                raise StateUnusable(
                     f"{self.folder.path / FILE} is not the state of a watch of this version; name another folder with --state DIR"
                 )
+
+    def _is_sound(self) -> bool:
+        """Whether every value has the type of its column: SQLite takes any, and a stranger may have written them."""
+        kinds = {"INTEGER": "'integer'", "REAL": "'real', 'integer'", "TEXT": "'text'"}
+        for (name,) in self.rows("SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'sqlite_sequence'"):
+            wrong: list[str] = []
+            for _, column, kind, needed, _, key in self.rows(f"PRAGMA table_info({name})"):
+                allowed = kinds[kind] if needed or key else f"{kinds[kind]}, 'null'"
+                wrong.append(f"typeof({column}) NOT IN ({allowed})")
+            if self.rows(f"SELECT 1 FROM {name} WHERE {' OR '.join(wrong)} LIMIT 1"):  # noqa: S608 - our own names
+                return False
+        return True
 
     def close(self) -> None:
         """Let go of the file."""
@@ -145,17 +161,27 @@ class WatchState:
             if self._connection.in_transaction:
                 yield
                 return
-            self._connection.execute("BEGIN IMMEDIATE")
+            with self._usable():
+                self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                with suppress(sqlite3.Error):  # SQLite has rolled back by itself
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
+            with self._usable():
+                self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _usable(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StateUnusable(f"{self.folder.path / FILE} cannot be used: {error}") from None
 
     def rows(self, sql: str, *values: Any) -> list[Any]:
         """What a query finds."""
-        with self._lock:
+        with self._lock, self._usable():
             return self._connection.execute(sql, values).fetchall()
 
     def one(self, sql: str, *values: Any) -> Any:
@@ -165,12 +191,12 @@ class WatchState:
 
     def change(self, sql: str, *values: Any) -> int:
         """Change something; the id of a new row."""
-        with self._lock:
+        with self._lock, self._usable():
             return self._connection.execute(sql, values).lastrowid or 0
 
     def change_many(self, sql: str, values: Sequence[tuple[Any, ...]]) -> None:
         """The same for many rows."""
-        with self._lock:
+        with self._lock, self._usable():
             self._connection.executemany(sql, values)
 
     def recall(self, key: str, default: str = "") -> str:

@@ -29,12 +29,16 @@ class ServeOptions:
         bool, typer.Option("--stdio", help="JSON Lines, for the VS Code extension (docs/protocol.md).")
     ] = False
     mcp: Annotated[
-        bool, typer.Option("--mcp", help="Model Context Protocol: tools ask, rca, comply, incident, runs.")
+        bool, typer.Option("--mcp", help="Model Context Protocol: tools ask, rca, comply, incident, runs, issues.")
     ] = False
     acp: Annotated[bool, typer.Option("--acp", help="Agent Client Protocol, for Zed, JetBrains and Neovim.")] = False
 
     writeback: Annotated[
-        bool, typer.Option("--writeback", help="With --mcp: tools may write annotations to your Phoenix server.")
+        bool,
+        typer.Option(
+            "--writeback",
+            help="With --mcp: tools may write annotations to your Phoenix server and change issues of a watch.",
+        ),
     ] = False
 
 

@@ -59,7 +59,7 @@ LONGEST_S = 6 * 3_600.0  # a trace that goes on for longer is read as it is
 PAGE = 500
 MOST_ROWS = 20_000  # of traces listed before the windows among them are read
 HELD_SPANS = 2_000
-ATTEMPTS = 3
+ATTEMPTS, UNANSWERED = 3, 24  # at an investigation that fails, and at one whose model does not answer
 LATER_S = 300.0  # until a run that waits for money is tried again
 LONGEST_WAIT_S = 600.0
 PLANNED = 8  # investigations that a dry run estimates
@@ -403,7 +403,8 @@ class TraceWatch:
         state, settings = self.state, self.settings
         most = settings.knobs.get("max_cost_usd")
         if self.options.usd_per_issue is not None:
-            most = min(most or self.options.usd_per_issue, self.options.usd_per_issue)
+            left = max(1e-6, self.options.usd_per_issue - state.spent_on(chosen.fingerprint))
+            most = min(most or left, left)
         if most is not None:
             settings = replace(settings, knobs={**settings.knobs, "max_cost_usd": most})
         item = self._item(chosen)
@@ -423,8 +424,9 @@ class TraceWatch:
             raise ConfigError(f"{error.message}; make room, then start the watch again") from None
         finally:
             station.close()
-        if result.failed and chosen.attempt < ATTEMPTS:
-            self._later(chosen, chosen.attempt + 1, LATER_S * 2**chosen.attempt)
+        # A model that never answered is no investigation, even if the rule had something to say.
+        if chosen.attempt < (UNANSWERED if not result.tokens_out else ATTEMPTS if result.failed else 0):
+            self._later(chosen, chosen.attempt + 1, min(LATER_S * 2**chosen.attempt, 3_600.0))
             return result
         conclude(state, chosen, result)
         return result

@@ -1,0 +1,169 @@
+"""What a watch investigates, in which order, and that its limits of money hold."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cli.cli_program import sonde
+from sonde.batch.limits import Ask, Closed, Limiter, SharedLimits, Slot, Told
+from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
+from sonde.watch import issues
+from sonde.watch.issues import candidates
+from sonde.watch.loop import Ledger, WatchOptions
+from sonde.watch.state import WatchState
+from watch.test_watch_day import LOOK, MODEL, SUBMIT
+from watch.watch_scene import Fault, HandClock, Post, append, traffic
+
+STOCK = Fault(step="search_stock", text="KeyError: 'sku' in row {n}", begin=0, end=1e9)
+CARD = Fault(step="charge_card", text="TimeoutError: no answer in {n} ms", begin=120, end=1e9, every=5)
+
+
+def reply(seen: SeenRequest) -> str | ScriptedReply:
+    return LOOK if len(seen.body["messages"]) < 3 else SUBMIT
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(reply) as running:
+        yield running
+
+
+def post_with(tmp_path: Path, server: ScriptedServer | None, **options: float) -> Post:
+    flags = {"model": MODEL, "base_url": server.base_url, "api_key": "none"} if server else {}
+    asked = WatchOptions(every_s=60, settle_s=10, min_traces=1, quiet_windows=5, control_share=0.0)
+    post = Post(tmp_path, options=replace(asked, **options), flags=flags)
+    append(post.traces, traffic(60, 600, [STOCK, CARD]))
+    return post
+
+
+def test_new_groups_come_before_growing_ones_and_a_healthy_trace_comes_last(tmp_path: Path) -> None:
+    post = post_with(tmp_path, None, control_share=0.1)
+    post.look(2000)
+    late = Fault(step="send_mail", text="gone", begin=0, end=1e9, every=9)
+    append(post.traces, traffic(40, 60, [STOCK, CARD, late], begin=2000, first=500))
+    post.look(3000)
+
+    with WatchState(post.folder) as state:
+        found = candidates(state, 0)
+
+    assert [each.kind for each in found] == ["new", "growing", "growing", "control"]
+    assert found[0].issue == 3
+    assert found[1].hits > found[2].hits
+
+
+def test_a_resolved_or_muted_issue_costs_nothing(tmp_path: Path) -> None:
+    post = post_with(tmp_path, None)
+    post.look(2000)
+    with WatchState(post.folder) as state:
+        issues.mute(state, 1)
+        issues.resolve(state, 2)
+
+        assert candidates(state, 0) == []
+
+
+def test_money_that_a_killed_request_may_have_cost_counts_as_spent(tmp_path: Path) -> None:
+    with WatchState(tmp_path, create=True) as state:
+        limiter = Limiter(SharedLimits(max_cost_usd=1.0, concurrency=1))
+        ledger = Ledger(state, limiter, "f", HandClock(), threading.Event())
+        ask = Ask(tokens=10, cost_usd=0.4)
+        assert isinstance(ledger.book(ask), Slot)
+        assert isinstance(ledger.book(ask), Slot)
+        ledger.tell(Told(asked=ask, cost_usd=0.1))
+        assert state.spent(0) == pytest.approx(0.5)
+    with WatchState(tmp_path) as state:  # after a kill
+        assert state.count_lost(5.0) == pytest.approx(0.4)
+        assert state.spent(0) == pytest.approx(0.5)
+        assert state.spent(1e12) == 0
+
+
+def test_a_request_for_which_no_money_is_left_does_not_go_out(tmp_path: Path) -> None:
+    with WatchState(tmp_path, create=True) as state:
+        limiter = Limiter(SharedLimits(max_cost_usd=0.3, concurrency=1))
+        ledger = Ledger(state, limiter, "f", HandClock(), threading.Event())
+
+        assert isinstance(ledger.book(Ask(tokens=10, cost_usd=0.4)), Closed)
+        assert ledger.wanted_usd == 0.4
+        assert state.spent(0) == 0
+
+
+@pytest.mark.long
+def test_every_group_is_investigated_once_and_the_issue_shows_the_proof(tmp_path: Path, server: ScriptedServer) -> None:
+    post = post_with(tmp_path, server)
+    told = post.look(2000)
+    asked = len(server.requests)
+    append(post.traces, traffic(60, 600, [STOCK, CARD], begin=2000, first=500))
+    post.look(4000)
+
+    assert told.count("investigated 1") == told.count("investigated 2") == 1
+    assert asked == len(server.requests) == 4
+    proof = post.issues()[1].proof
+    assert proof
+    assert (proof.judge, proof.label) == ("LLM", post.issues()[1].label)
+    assert proof.cost_usd > 0
+    assert (post.folder / "items" / proof.run / "report.md").is_file()
+    shown = sonde("issues", "show", "1", "--state", post.folder, cwd=tmp_path)
+    assert f"items/{proof.run}/report.md" in shown.stdout
+
+
+@pytest.mark.long
+def test_a_limit_per_hour_lets_the_rest_wait_for_the_next_hour(tmp_path: Path, server: ScriptedServer) -> None:
+    post = post_with(tmp_path, server, usd_per_hour=0.0035)
+    first = post.look(2000)
+    later = post.look(2500)
+    next_hour = post.look(2000 + 3700)
+
+    assert len([each for each in first if each.startswith("investigated")]) == 1
+    assert later == []
+    assert sorted([*first, *next_hour]) == ["investigated 1", "investigated 2", "new 1", "new 2"]
+
+
+@pytest.mark.long
+def test_a_model_that_does_not_answer_is_tried_again_later_and_issues_are_found_all_the_same(tmp_path: Path) -> None:
+    down = [True]
+
+    def moody(seen: SeenRequest) -> str | ScriptedReply:
+        return ScriptedReply(status=400, text="no such model") if down else reply(seen)
+
+    with ScriptedServer(moody) as server:
+        post = post_with(tmp_path, server)
+        first = post.look(2000)
+        down.clear()
+        soon = post.look(2010)
+        later = post.look(9000)
+
+    assert first == ["new 1", "new 2"]
+    assert soon == []
+    assert sorted(later) == ["investigated 1", "investigated 2"]
+
+
+@pytest.mark.long
+def test_a_dry_run_says_what_would_be_spent_and_leaves_no_trace(tmp_path: Path, server: ScriptedServer) -> None:
+    post = post_with(tmp_path, server)
+    flags = (
+        "--source",
+        post.traces,
+        "--state",
+        post.folder,
+        "--min-traces",
+        "1",
+        "--model",
+        MODEL,
+        "--base-url",
+        server.base_url,
+    )
+
+    shown = sonde("watch", *flags, "--dry-run", "--json", cwd=tmp_path, OPENAI_API_KEY="none")
+
+    plan = json.loads(shown.stdout)
+    assert len(plan["investigations"]) == 3
+    assert plan["typical_cost_usd"][0] > 0
+    assert plan["room_usd"] == 5.0
+    assert server.requests == ()
+    with WatchState(post.folder) as state:
+        assert state.rows("SELECT * FROM traces") == []

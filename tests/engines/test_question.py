@@ -516,3 +516,19 @@ def test_a_key_that_the_server_refuses_is_recorded_as_a_failed_call_and_named(
     assert answer.status == "failed" and answer.record.error is not None
     assert answer.record.error.code == "TOOL_CALL_FAILED"
     assert "set PHOENIX_API_KEY" in answer.record.error.message
+
+
+def test_a_resumed_run_opens_its_sources_within_its_own_time(tmp_path: Path) -> None:
+    clock = FrozenClock()
+    with SlowServer(clock, 10) as server:
+        answer = asked(server.url, LOOK, DONE, folder=tmp_path, project="shop", clock=clock, max_wall_time_sec=100)
+        assert answer.run_dir is not None
+        journal = answer.run_dir / "events.jsonl"
+        lines = journal.read_text().splitlines(keepends=True)
+        journal.write_text("".join(lines[:-2]))  # as if it had been killed before its end
+        server.seconds = 90
+
+        with pytest.raises(ConfigError, match="no trace was loaded"):
+            sonde.resume(
+                answer.run_dir, settings=sonde.Settings(source=server.url), trust_run=True, clock=clock, go_live=True
+            )

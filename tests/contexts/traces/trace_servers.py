@@ -58,19 +58,29 @@ def _message(role: str, content: str) -> Json:
     return {"role": role, "content": content}
 
 
-_ASKED = {"messages": [_message("user", "Where is order 17?")]}
-STEPS = (
-    Step(trace="good", name="checkout", kind="CHAIN", start="10:00:00.000", end="10:00:04.000", given={"order": 17}),
-    Step(
-        trace="good",
+def _call(trace: str, reply: str, **more: Any) -> Step:
+    """A checkout asks its model."""
+    asked = {"messages": [_message("user", "Where is order 17?")]}
+    said = _message("assistant", reply)
+    return Step(
+        trace=trace,
         name="ask the model",
         kind="LLM",
         parent="checkout",
+        given=asked,
+        gave=said,
+        model="gpt-4o-mini",
+        **more,
+    )
+
+
+STEPS = (
+    Step(trace="good", name="checkout", kind="CHAIN", start="10:00:00.000", end="10:00:04.000", given={"order": 17}),
+    _call(
+        "good",
+        "I look it up.",
         start="10:00:00.500",
         end="10:00:02.250",
-        given=_ASKED,
-        gave=_message("assistant", "I look it up."),
-        model="gpt-4o-mini",
         tokens=(120, 30),
         cost=(0.000018, 0.000018),
         metadata={"prompt_version": "7"},
@@ -86,18 +96,8 @@ STEPS = (
         gave={"state": "sent"},
     ),
     Step(trace="bad", name="checkout", kind="CHAIN", start="11:00:00.000", end="11:00:05.000", error="no stock for 18"),
-    Step(
-        trace="bad",
-        name="ask the model",
-        kind="LLM",
-        parent="checkout",
-        start="11:00:00.100",
-        end="11:00:01.100",
-        given=_ASKED,
-        gave=_message("assistant", "I reserve it."),
-        model="gpt-4o-mini",
-        tokens=(90, 10),
-        cost=(0.0000135, 0.000006),
+    _call(
+        "bad", "I reserve it.", start="11:00:00.100", end="11:00:01.100", tokens=(90, 10), cost=(0.0000135, 0.000006)
     ),
     Step(
         trace="bad",

@@ -50,7 +50,7 @@ build_system() {  # a Debian that was unpacked and never configured: python3 run
     printf 'root:x:0:\nnogroup:x:65534:\n' > etc/group
     printf '127.0.0.1 localhost guest\n' > etc/hosts
     rm -rf var/cache/apt var/lib/apt usr/share/doc usr/share/man usr/share/locale
-    mkdir -p src results opt/wheels
+    mkdir -p src results opt/wheels mnt
     mv etc/passwd.new etc/passwd
   )
 }
@@ -137,7 +137,7 @@ run_guest() {
   truncate -s 64M "$folder/out"
   nice -n 15 timeout 5400 "${emulator[@]}" -accel tcg,thread=multi -smp 2 -m 3072 -nographic -no-reboot -nic none \
     -kernel "$BASE/kernel-$kernel/vmlinuz" -initrd "$BASE/kernel-$kernel/initrd" \
-    -append "console=$console quiet panic=-1 ${APPEND:-} sonde.only=${ONLY:-all}" \
+    -append "console=$console quiet panic=-1 no_timer_check ${APPEND:-} sonde.only=${ONLY:-all}" \
     -drive "file=$BASE/disk.img,format=raw,if=virtio,snapshot=on" \
     -drive "file=$folder/sources,format=raw,if=virtio,readonly=on" \
     -drive "file=$folder/out,format=raw,if=virtio" > "$folder/console.log" 2>&1 < /dev/null || true

@@ -2,6 +2,7 @@
 # What scripts/emulated.sh runs inside of an emulated machine, as root: one line for each step in /results/summary, all output beside it.
 export PYTHONPATH=/src/src:/src/tests:/src/tests/escapes:/opt/wheels
 ONLY=$(sed -n 's/.*sonde\.only=\([^ ]*\).*/\1/p' /proc/cmdline)
+ulimit -n 65536  # some tests open thousands of files
 python3 -m compileall -q -j 2 src > /dev/null
 
 step() {  # NAME COMMAND...
@@ -27,12 +28,12 @@ if grep -q landlock /sys/kernel/security/lsm; then
   step checkpoint tests tests/sandbox/test_checkpoint_attacks.py
   step profiles tests tests/escapes/test_escapes.py -k 'default_profile or strict'
   step holes tests tests/escapes/test_escapes.py -k 'hole or as_large'
-  step live tests tests/escapes/test_escapes.py -k live
+  step live tests -vv tests/escapes/test_escapes.py -k live
   step siege tests tests/escapes/test_siege.py tests/escapes/test_denial.py
 else  # refused by name, unless the flag is typed
   step refusal bash -c "python3 -m sonde doctor; [ \$? = 1 ] && python3 -m sonde doctor | grep -e '--without landlock'"
   step doctor python3 -m sonde doctor --without landlock
   step exec python3 -m sonde exec --without landlock - <<< 'print(sum(range(1000)))'
   step corpus-without tests tests/escapes/test_escapes.py -k without_landlock
-  step live tests tests/escapes/test_escapes.py -k live
+  step live tests -vv tests/escapes/test_escapes.py -k live
 fi

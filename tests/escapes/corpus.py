@@ -1,8 +1,8 @@
 """The payloads: one TOML file a family, each payload a small program that tries to get out.
 
-`needs = "root"` marks those that are only live for root, `arch` those of one machine only. In the code, @SYS_name@ is the
-number of a system call, and @WORDS@ stand for things that the
-arena has laid out: a secret file, a marker to create, a listener's port, a victim's pid. `@NEKOT@` is a token written
+`needs = "root"` marks those that are only live for root, `arch` those of one machine only, `kernel` the oldest kernel
+that has what they try. In the code, @SYS_name@ is the number of a system call, and @WORDS@ stand for things that the arena has laid out: a
+secret file, a marker to create, a listener's port, a victim's pid. `@NEKOT@` is a token written
 backwards: a payload prints it forwards only when it has reached something that has no content of its own to show.
 """
 
@@ -24,6 +24,7 @@ class Payload:
     code: str
     needs: str = ""
     arch: str = ""
+    kernel: str = ""
 
     @property
     def id(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -30,8 +32,16 @@ class Verdict:
 
 
 def live_candidates() -> list[Payload]:
-    """The payloads that can be live for this user."""
-    return [one for one in payloads() if not one.needs or os.geteuid() == 0]
+    """The payloads that can be live for this user on this kernel."""
+    running = _version(platform.release())
+    return [
+        one for one in payloads() if (not one.needs or os.geteuid() == 0) and _version(one.kernel or "0.0") <= running
+    ]
+
+
+def _version(release: str) -> tuple[int, int]:
+    major, minor = re.findall(r"\d+", release)[:2]
+    return int(major), int(minor)
 
 
 def control() -> list[Verdict]:

@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 from sonde.errors import SandboxLost, SandboxUnavailable
 from sonde.sandbox.policy import Profile
 
-PROVED = "x86_64"
-UNTRIED = "aarch64"
+PROVED = ("x86_64", "aarch64")
+"""Machines on which the escape corpus has been run."""
 START_SECONDS = 60.0
 
 
@@ -51,7 +51,6 @@ main(*{arguments!r})
         held: frozenset[str] = frozenset(),
         extra: tuple[str, ...] = (),
         python: str = sys.executable,
-        force_machine: bool = False,
         without: tuple[str, ...] = (),
         grace_s: float = 5.0,
     ) -> None:
@@ -60,7 +59,7 @@ main(*{arguments!r})
         `held` modules are kept in memory and run when code imports them; `extra` are packages of this Python that are
         loaded. `grace_s` is how long a state may take to come to rest, or a child to report: a benign one takes milliseconds.
         """
-        check_machine(force=force_machine)
+        check_machine()
         _check_pidfd()
         self.owner = os.getpid()
         self.without = without
@@ -191,20 +190,17 @@ main(*{arguments!r})
         os.close(self._watch)
 
 
-def check_machine(*, force: bool) -> None:
+def check_machine() -> None:
     """Refuse an architecture whose system call table is not proved."""
     machine = platform.machine()
     if sys.platform != "linux":
         raise SandboxUnavailable(
             f"the sandbox needs Linux (landlock, seccomp); this is {sys.platform}. Use a Linux VM."
         )
-    if machine == PROVED or (machine == UNTRIED and force):
-        return
-    if machine == UNTRIED:
+    if machine not in PROVED:
         raise SandboxUnavailable(
-            "the system call table for aarch64 exists but is untested; force it with ForkServer(force_machine=True)"
+            f"there is no system call table for {machine}; the sandbox runs on {' and '.join(PROVED)}"
         )
-    raise SandboxUnavailable(f"there is no system call table for {machine}; the sandbox runs on x86_64")
 
 
 def _check_pidfd() -> None:

@@ -32,7 +32,7 @@ STOPS = {
     "rlimits": "code taking all memory, processor time or descriptors",
     "pdeathsig": "a worker that outlives Sonde when it is killed",
     "no_new_privs": "gaining rights by starting a setuid program",
-    "landlock": "opening files and TCP connections, a second time: seccomp refuses these calls as well, so this one is for a hole in it",
+    "landlock": "opening files and TCP connections through a hole in seccomp, which refuses them as well",
     "fork-gate": "new processes that nobody permitted, and with it kept states that code cannot touch",
     "seccomp": "every system call that is not on the list: files, sockets, processes, most doors of kernel exploits",
 }

@@ -158,7 +158,17 @@ def test_the_list_is_bounded_and_can_be_that_of_some_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["```py\n" * 20_000, "'" * 100_000, '"""' * 40_000, "<script" * 20_000, "- a: " * 30_000]
+    "text",
+    [
+        "```py\n" * 20_000,
+        "'" * 100_000,
+        '"""' * 40_000,
+        "<script" * 20_000,
+        "- a: " * 30_000,
+        "\\" * 100_000,
+        "<html>" + " " * 100_000,
+        "- a: \n" + "\n" * 100_000,
+    ],
 )
 def test_texts_made_to_be_slow_are_read_and_quoted_in_short(text: str) -> None:
     found = facts(says(2, text, text + TOOLS), ran(3, "visit", {"page": text}, text), says(4, text[::-1], text))

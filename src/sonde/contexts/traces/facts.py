@@ -24,6 +24,7 @@ from sonde.contexts.traces.views import messages_of, tool_io_of
 QUOTED = 160
 MOST_STEPS = 12
 MOST_CALLS = 400
+MOST_TOOLS = 60
 SIMILAR = 0.6
 LEAST_WORDS = 3
 READ_CHARS = 20_000
@@ -36,7 +37,7 @@ _EXCEPTION = re.compile(r"\b\w{1,60}(?:Error|Exception):")
 _STATUS = re.compile(r"\b(?:error|status|code|http)\b[ :=]{0,3}(?:code[ :=]{0,3})?([45]\d\d)\b", re.IGNORECASE)
 _TAG = re.compile(r"\b(?:write|end|finish|close)[^.\n]{0,80}?['\"`](?:\\n)?(<\w{1,40}>)['\"`]", re.IGNORECASE)
 _TOOL = re.compile(r"^- (\w{1,60}):", re.MULTILINE)
-_TAKES = re.compile(r"^\s*Takes inputs: (\{[^\n]{0,20000}\})", re.MULTILINE)
+_TAKES = re.compile(r"^[ \t]*Takes inputs: (\{[^\n]{0,20000}\})", re.MULTILINE)
 _INPUT = re.compile(r"'(\w+)': \{")
 _CODE = re.compile(r"```(?:py|python)?\n([^`]{0,20000})")
 _STRING = re.compile(r"\"\"\"[^\"]*\"\"\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'")
@@ -85,9 +86,8 @@ def facts_of(spans: Iterable[Span], transcript: Transcript) -> list[Fact]:
     steps = transcript.steps
     asked = {step.number: _prompts(known[step.span_id]) for step in steps if step.kind == "LLM"}
     tools: dict[str, frozenset[str]] = {}
-    for texts in asked.values():
-        for text in texts:
-            tools |= _declared(text)
+    for text in dict.fromkeys(text for texts in asked.values() for text in texts):
+        tools |= _declared(text)
     written = [call for step in steps if step.kind == "LLM" for call in _written(step)]
     made = [call for step in steps if (call := _made(step, known[step.span_id])) is not None]
     return [
@@ -177,7 +177,7 @@ def _misused(calls: Sequence[Call], tools: Mapping[str, frozenset[str]]) -> list
 def _unsent(steps: Sequence[Step], tools: Mapping[str, frozenset[str]]) -> list[Fact]:
     """Code that names a tool or team member only in its words, prints them, and calls none."""
     found: list[tuple[str, Step]] = []
-    names = [name for name in tools if not FINAL.search(name)]
+    names = [name for name in tools if not FINAL.search(name)][:MOST_TOOLS]
     for step in steps:
         code = "\n".join(_CODE.findall(step.came[:READ_CHARS])) if step.kind == "LLM" else ""
         bare = _STRING.sub("''", re.sub(r"#[^\n]*", "", code))
@@ -255,7 +255,7 @@ def _errands(transcript: Transcript) -> list[Fact]:
     first: dict[str, Step] = {}
     for step in transcript.steps:
         first.setdefault(step.run, step)
-    runs = [(run, known) for run, known in transcript.runs.items() if run in first]
+    runs = [(run, known) for run, known in transcript.runs.items() if run in first][:MOST_CALLS]
     facts: list[Fact] = []
     for group in _alike([known.task for _, known in runs]):
         agent, steps = runs[group[0]][1].agent, [first[runs[at][0]] for at in group]

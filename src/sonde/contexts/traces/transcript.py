@@ -51,14 +51,14 @@ PAGE_CHARS = 1_000
 PLAN_CHARS = 600  # the last words of a prompt say what is wanted
 TASK_KEYS = ("task", "question", "query", "input", "request")
 _WORD = re.compile(r"\w+")
-_ESCAPED = re.compile(r"\\+[nrt]")
+_ESCAPED = re.compile(r"\\{1,8}[nrt]")
 _PAGE = re.compile(r"<(?:!doctype|html|head|script|body)\b", re.IGNORECASE)
 # Each ends at its closing tag or at the end of the text, so that a page of opening tags costs no more than another.
 _MARKUP = re.compile(
     r"<(head|script|style|svg)\b.*?(?:</\1\s*>|\Z)|<!--.*?(?:-->|\Z)|<[^<>]{1,2000}>", re.IGNORECASE | re.DOTALL
 )
 _EXAMPLES = re.compile(r"^Here are a few examples\b.*?(?=^Above examples?\b|\Z)", re.DOTALL | re.MULTILINE)
-_INPUTS = re.compile(r"^(\s*Takes inputs: )(\{.*\})\s*$", re.MULTILINE)
+_INPUTS = re.compile(r"^([ \t]*Takes inputs: )(\{.*\})", re.MULTILINE)
 _INPUT_NAME = re.compile(r"'(\w+)': \{")
 _PLANNED = re.compile(r"\b(?:write|build|develop|update|make)\b[^.\n]{0,60}\b(?:plan|survey|facts)\b", re.IGNORECASE)
 
@@ -165,18 +165,20 @@ class Transcript:
         """Each agent's run in texts of about this size, in the order in which they begin. A step is never split. A run that is too long
         is split where its agent makes a new plan, if it does. Where a team member worked, its task and its result stand in the text.
         """
-        texts = {step.number: step.text(self.room) for step in self.steps}
-        size = max(size, sum(map(len, texts.values())) // MOST_PARTS)
+        texts = [step.text(self.room) for step in self.steps]
+        size = max(size, sum(map(len, texts)) // MOST_PARTS)
+        places: dict[str, list[int]] = {}
+        for at, step in enumerate(self.steps):
+            places.setdefault(step.run, []).append(at)
         parts: list[TranscriptPart] = []
-        for run in dict.fromkeys(step.run for step in self.steps):
+        for run, own in places.items():
             packed: list[list[tuple[Step, str]]] = []
-            filled, begun = size, -1
+            filled, begun = size, own[0] - 1
             task = self.runs[run].task if run in self.runs else None
-            for step in self.steps:
-                if step.run != run:
-                    continue
-                text = "\n\n".join([*self._errands(run, begun, step.number), texts[step.number]])
-                begun = step.number
+            for at in own:
+                step = self.steps[at]
+                text = "\n\n".join([*self._errands(run, self.steps[begun + 1 : at]), texts[at]])
+                begun = at
                 at_plan = step.plans and filled > size // 2
                 if filled + len(text) > size or at_plan or step.begins is not None:
                     packed.append([])
@@ -203,11 +205,10 @@ class Transcript:
                 )
         return _small_together(sorted(parts, key=lambda part: part.first)) if self.runs else parts
 
-    def _errands(self, run: str, after: int, before: int) -> list[str]:
+    def _errands(self, run: str, between: Sequence[Step]) -> list[str]:
         """What team members did between two steps of a run, each as its task and its result."""
-        inside = [step for step in self.steps if after < step.number < before and step.run != run] if after >= 0 else []
         told: list[str] = []
-        for member, steps in groupby(inside, lambda step: self._outermost(step.run, run)):
+        for member, steps in groupby(between, lambda step: self._outermost(step.run, run)):
             worked = list(steps)
             if member is None:
                 continue
@@ -463,8 +464,8 @@ def without_markup(text: str) -> str:
     """A web page as its words: head, scripts with their data, styles and tags are left out. Other texts stay as they are."""
     if len(text) < PAGE_CHARS or not _PAGE.search(text):
         return text
-    words = re.sub(r"\s*\n\s*", "\n", _MARKUP.sub(" ", text))
-    return f"{words.strip()}\n[markup left out]"
+    lines = filter(None, (line.strip() for line in _MARKUP.sub(" ", text).split("\n")))
+    return "\n".join([*lines, "[markup left out]"])
 
 
 def _prompt(text: str) -> str:

@@ -165,5 +165,4 @@ def test_a_dry_run_says_what_would_be_spent_and_leaves_no_trace(tmp_path: Path, 
     assert plan["typical_cost_usd"][0] > 0
     assert plan["room_usd"] == 5.0
     assert server.requests == ()
-    with WatchState(post.folder) as state:
-        assert state.rows("SELECT * FROM traces") == []
+    assert not post.folder.exists()

@@ -808,9 +808,9 @@ def watch_view(state: WatchState, *, now: float) -> WatchView:
     return WatchView(
         source=state.recall("source"),
         project=state.recall("project"),
-        every_s=float(state.recall("every_s", "60")),
+        every_s=state.figure("every_s"),
         cursor_us=state.number("cursor_us"),
-        behind_s=float(state.recall("behind_s", "0")),
+        behind_s=state.figure("behind_s"),
         traces=traces,
         failed=failed,
         spent_day_usd=state.spent(now - 86_400),

@@ -213,7 +213,7 @@ class TraceWatch:
     def _out(self, error: Exception) -> WatchTurn:
         self._outages = min(self._outages + 1, 20)
         said = str(error)[:300]
-        behind = max(0.0, self._now() - float(self.state.recall("read_at", str(self._now()))))
+        behind = max(0.0, self._now() - (self.state.figure("read_at") or self._now()))
         with self.state.transaction():
             self.state.remember("outage", said)
             self.state.remember("behind_s", f"{behind:.0f}")
@@ -380,7 +380,7 @@ class TraceWatch:
         """At most one investigation, so that windows are read in between."""
         if self.settings.model is None:
             return done
-        one_request = float(self.state.recall(f"request_usd {self.settings.model}", "0"))
+        one_request = self.state.figure(f"request_usd {self.settings.model}")
         for chosen in candidates(self.state, self._now()):
             room, limit = self.room_usd()
             if chosen.kind == "control":

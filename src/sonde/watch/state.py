@@ -11,6 +11,7 @@ issues is believed, and nothing in it is a path, an address or a command.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sqlite3
 import stat
@@ -176,7 +177,7 @@ class WatchState:
     def _usable(self) -> Generator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
             raise StateUnusable(f"{self.folder.path / FILE} cannot be used: {error}") from None
 
     def rows(self, sql: str, *values: Any) -> list[Any]:
@@ -209,6 +210,13 @@ class WatchState:
         found = self.recall(key)
         return int(found) if found.lstrip("-").isdigit() else default
 
+    def figure(self, key: str) -> float:
+        """A remembered amount; 0 if there is none."""
+        with suppress(ValueError):
+            found = float(self.recall(key, "0"))
+            return found if math.isfinite(found) else 0.0
+        return 0.0
+
     def remember(self, key: str, value: str | float) -> None:
         """Remember a word or a number."""
         self.change(
@@ -220,8 +228,10 @@ class WatchState:
         count too.
         """
         kind = "control" if control else "%"
-        sql = """SELECT coalesce(sum(usd), 0) FROM (SELECT usd, fingerprint FROM spending WHERE at > ? UNION ALL SELECT usd, fingerprint
-                 FROM aside) WHERE ? = '%' OR fingerprint IN (SELECT fingerprint FROM investigations WHERE kind = ?)"""
+        # Nothing that stands there gives money back.
+        sql = """SELECT coalesce(sum(max(usd, 0)), 0)
+                 FROM (SELECT usd, fingerprint FROM spending WHERE at > ? UNION ALL SELECT usd, fingerprint FROM aside)
+                 WHERE ? = '%' OR fingerprint IN (SELECT fingerprint FROM investigations WHERE kind = ?)"""
         return float(self.one(sql, since, kind, kind))
 
     def spent_on(self, fingerprint: str) -> float:

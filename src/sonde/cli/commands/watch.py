@@ -27,7 +27,7 @@ from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
-    from sonde.watch.loop import TraceWatch, WatchOptions, WatchTurn
+    from sonde.watch.loop import TraceWatch, WatchOptions, WatchPlan, WatchTurn
     from sonde.watch.state import WatchState
 
 StateFolder = Annotated[
@@ -104,17 +104,22 @@ def watch(
     Example: sonde watch --source http://localhost:6006 --project checkout --max-cost-usd-per-day 5
     Example: sonde watch --source traces.jsonl --once
     """
+    from tempfile import TemporaryDirectory
+
     from sonde.cli.interrupt import soft_stop
     from sonde.watch.loop import keep_watch, plan_watch
-    from sonde.watch.state import WatchState, state_place
+    from sonde.watch.state import FILE, WatchState, state_place
 
     settings = settings_of(source, model, place)
     options = _options(pace, money, settings, writeback=not how.no_writeback)
     folder = state_place(settings, state)
     silent = output.json or output.quiet
     if how.dry_run:
-        with WatchState(folder, create=True) as opened:
-            return _print_plan(plan_watch(_watch(opened, settings, options)), as_json=output.json)
+        with TemporaryDirectory(prefix="sonde-watch-") as empty:
+            known = (folder / FILE).exists()  # a plan leaves nothing behind
+            with WatchState(folder if known else Path(empty), create=not known) as opened:
+                plan = plan_watch(_watch(opened, settings, options))
+        return _print_plan(plan, as_json=output.json)
     with (
         WatchState(folder, create=True) as opened,
         opened.folder.held("sonde watch"),
@@ -232,11 +237,8 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
         print(f"sonde: {turn.money}; groups wait", file=sys.stderr)
 
 
-def _print_plan(plan: object, *, as_json: bool) -> int:
+def _print_plan(plan: WatchPlan, *, as_json: bool) -> int:
     """What would be read, investigated and spent."""
-    from sonde.watch.loop import WatchPlan
-
-    assert isinstance(plan, WatchPlan)
     costs = [each.cost_usd for each in plan.estimates if each.cost_usd is not None]
     known = len(costs) == len(plan.estimates) and bool(costs)
     scale = len(plan.candidates) / max(1, len(plan.estimates))

@@ -2,7 +2,7 @@
 # Sonde's sandbox on kernels of other machines, under full emulation (qemu-user would not emulate seccomp):
 #     bash scripts/emulated.sh arm64 6.1 6.12       bash scripts/emulated.sh amd64 5.10 6.1 6.12
 # Builds everything from Debian packages and wheels in .bench/emulated, with the sources of this machine's own apt. Needs root.
-# The guest runs scripts/emulated_guest.sh; what it found is left in .bench/emulated/ARCH/results-KERNEL.
+# ONLY=corpus-root,reach runs these steps alone; ONLY=nothing only builds. The guest runs scripts/emulated_guest.sh; what it found is left in .bench/emulated/ARCH/results-KERNEL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ARCH=$1; shift
@@ -141,7 +141,7 @@ run_guest() {
     -drive "file=$BASE/disk.img,format=raw,if=virtio,snapshot=on" \
     -drive "file=$folder/sources,format=raw,if=virtio,readonly=on" \
     -drive "file=$folder/out,format=raw,if=virtio" > "$folder/console.log" 2>&1 < /dev/null || true
-  tar -xf "$folder/out" -C "$folder" && rm "$folder/out" "$folder/sources"
+  tar -xf "$folder/out" -C "$folder" && rm "$folder/out" "$folder/sources" || echo "no results; see $folder/console.log"
 }
 
 install_tools
@@ -155,7 +155,7 @@ for kernel in "$@"; do
   [ "${ONLY:-}" = nothing ] && continue
   run_guest "$kernel"
   echo "== $ARCH, kernel $kernel"
-  cat "$BASE/results-$kernel/summary" || failed=1
-  grep -q '^FAILED' "$BASE/results-$kernel/summary" && failed=1
+  cat "$BASE/results-$kernel"/{kernel,summary} || failed=1
+  ! grep -q '^FAILED' "$BASE/results-$kernel/summary" || failed=1
 done
 exit $failed

@@ -11,7 +11,7 @@ step() {  # NAME COMMAND...
   echo "-- $name"
   "$@" > "/results/$name.log" 2>&1 || code=$?
   verdict=$([ $code = 0 ] && echo ok || echo FAILED)
-  echo "$verdict $name $((SECONDS - began)) s: $(grep -v '^$' "/results/$name.log" | tail -1)" | tee -a /results/summary
+  echo "$verdict $name $((SECONDS - began)) s: $(grep -E 'untrusted code| passed| failed|^[0-9]+$' "/results/$name.log" | tail -1)" | tee -a /results/summary
   grep -E '^(FAILED|ERROR) ' "/results/$name.log" | tee -a /results/summary
 }
 

@@ -10,8 +10,10 @@ import sonde
 from sonde.api import rerun
 from sonde.api.settings import load_settings
 from sonde.errors import ConfigError
+from sonde.runs.rundir import RunDir
 from sonde.sandbox import ForkServer, Sandbox, kernel_box
 from sonde.testing import ScriptedModel
+from sonde.viewer import export_html
 
 LEFT_OFF = "without landlock"
 
@@ -45,6 +47,7 @@ def test_the_run_says_that_landlock_was_left_off(tmp_path: Path, boxes: list[tup
     assert any(LEFT_OFF in note for note in answer.record.notes)
     assert any(LEFT_OFF in gap for gap in answer.gaps)
     assert answer.run_dir is not None and LEFT_OFF in (answer.run_dir / "summary.md").read_text()
+    assert LEFT_OFF in export_html(RunDir(answer.run_dir), tmp_path / "page.html").read_text()
 
 
 def test_a_replay_a_resume_and_a_branch_have_all_layers_unless_this_call_gives_one_up(

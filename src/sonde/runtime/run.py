@@ -223,7 +223,7 @@ class Run:
         self.emit(self._started())
         self._advance(RunStatus.RUNNING)
         left = self.spec.without
-        agreed = [f"the code ran without {left} (--without {left}); all other layers were on"] if left else []
+        agreed = [f"this run did without {left} (--without {left}); all other layers were on"] if left else []
         for text in (*self.spec.notes, *agreed):
             self.note(text)
         mistake: UsageError | None = None

@@ -5,7 +5,7 @@ import { blocks, json } from "./highlight.js";
 import { fetchExcerpts, offline } from "./source.js";
 
 const CARD_LINES = 400;
-const NO_LANDLOCK = "the code ran without landlock";
+const NO_LANDLOCK = "this run did without landlock";
 const STATES = {
   verified: ["verified", `Read again ${offline ? "when this page was exported" : "just now"}: this text has the cited hash`],
   changed: ["changed since", "The source has another text now; a text shown here is the recorded one and has the cited hash"],

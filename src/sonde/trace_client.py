@@ -122,6 +122,14 @@ class TraceClient:
         """Send JSON and get the JSON object that comes back."""
         return self._request("POST", path, params, body)
 
+    def tell(self, path: str, body: Any, headers: Mapping[str, str]) -> httpx2.Response:
+        """Post JSON once, to somebody who need not answer in JSON. RequestError if there is no answer."""
+        return self._reply("POST", path, None, body, self._timeout(""), headers=headers)
+
+    def without_keys(self, text: str) -> str:
+        """What a server said, fit for a message."""
+        return self._keys.remove(text)
+
     def _request(self, method: str, path: str, params: Params | None, body: Any) -> Json:
         query: list[tuple[str, str]] = []
         for name, value in (params or {}).items():
@@ -162,7 +170,16 @@ class TraceClient:
             "is it running, and is --source right? Files work too: --source traces.jsonl"
         )
 
-    def _reply(self, method: str, path: str, query: httpx2.QueryParams, body: Any, seconds: float) -> httpx2.Response:
+    def _reply(
+        self,
+        method: str,
+        path: str,
+        query: httpx2.QueryParams | None,
+        body: Any,
+        seconds: float,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx2.Response:
         """The whole reply within the time, cut off under its reader if it drips, and no longer than we take in."""
 
         def traced(name: str, info: Mapping[str, Any]) -> None:
@@ -183,6 +200,7 @@ class TraceClient:
             options: dict[str, Any] = {
                 "params": query,
                 "json": body,
+                "headers": headers,
                 "timeout": seconds,
                 "extensions": {"trace": traced},
             }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -27,9 +29,12 @@ from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
+    from sonde.core.cancellation import Stop
     from sonde.watch.loop import TraceWatch, WatchOptions, WatchPlan, WatchTurn
+    from sonde.watch.notices import Messenger
     from sonde.watch.state import WatchState
 
+FAILING = 3  # the exit code of --fail-on
 StateFolder = Annotated[
     Path | None,
     typer.Option("--state", metavar="DIR", help="The folder of the watch. [one per project, in the state folder]"),
@@ -82,6 +87,49 @@ class WatchFlags:
     dry_run: DryRun = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellOptions:
+    """Who hears of issues."""
+
+    on_new: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CMD|URL",
+            parser=filled,
+            help="Tell this program (JSON on its standard input) or webhook of new issues. [SONDE_ON_NEW]",
+        ),
+    ] = None
+    on_new_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Holds what --on-new would say: addresses are often secrets.")
+    ] = None
+    on_new_as: Annotated[
+        Literal["json", "slack", "github"] | None,
+        typer.Option(metavar="SHAPE", help="json, slack or github. [by the address]"),
+    ] = None
+    on_new_token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Holds the webhook's bearer token. [SONDE_ON_NEW_TOKEN]")
+    ] = None
+    tell: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KINDS",
+            parser=filled,
+            help="What is told: new, regressed, reopened, resolved, investigated. [new,regressed]",
+        ),
+    ] = None
+    digest: Annotated[
+        str | None, typer.Option(metavar="SPAN", parser=filled, help="Tell at most once in this time, all together.")
+    ] = None
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            parser=filled,
+            help="With --once: exit code 3 if there are issues that are new or regressed since, or open: new,regressed,open.",
+        ),
+    ] = None
+
+
 def register(app: typer.Typer) -> None:
     app.command()(spread(watch))
 
@@ -92,6 +140,7 @@ def watch(
     pace: PaceOptions,
     money: MoneyOptions,
     how: WatchFlags,
+    tell: TellOptions,
     state: StateFolder = None,
     model: ModelOptions,
     place: PlaceOptions,
@@ -102,7 +151,8 @@ def watch(
     Start it again after a kill or an outage: it continues where it was. `sonde issues` shows what it found.
 
     Example: sonde watch --source http://localhost:6006 --project checkout --max-cost-usd-per-day 5
-    Example: sonde watch --source traces.jsonl --once
+    Example: sonde watch --source traces.jsonl --once --fail-on new
+    Example: sonde watch --source http://localhost:6006 --on-new ./tell-the-team.sh
     """
     from tempfile import TemporaryDirectory
 
@@ -114,6 +164,9 @@ def watch(
     options = _options(pace, money, settings, writeback=not how.no_writeback)
     folder = state_place(settings, state)
     silent = output.json or output.quiet
+    failing = _words("--fail-on", tell.fail_on, ("new", "regressed", "open"))
+    if failing and not how.once:
+        raise ConfigError("--fail-on is for --once: a watch that goes on has no exit code")
     if how.dry_run:
         with TemporaryDirectory(prefix="sonde-watch-") as empty:
             known = (folder / FILE).exists()  # a plan leaves nothing behind
@@ -124,13 +177,90 @@ def watch(
         WatchState(folder, create=True) as opened,
         opened.folder.held("sonde watch"),
         soft_stop("sonde: stopping\n") as cancel,
+        _messenger(tell, opened, settings, cancel) as messenger,
     ):
         watching = _watch(opened, settings, options)
         watching.stopping = cancel
         if not silent:
             _announce(settings, folder)
-        last = keep_watch(watching, lambda turn: _tell(turn, opened, output), once=how.once)
-    return cancel.exit_code(1 if last.outage else 0)
+        seen: set[tuple[str, int]] = set()
+
+        def told(turn: WatchTurn) -> None:
+            seen.update((each.kind, each.issue) for each in turn.happenings)
+            _tell(turn, opened, output)
+
+        last = keep_watch(watching, told, once=how.once)
+        untold = how.once and messenger is not None and not messenger.flush()
+        if untold:
+            print("sonde: some changes were not told; the next start tells them", file=sys.stderr)
+        counted = opened.rows("SELECT number, state FROM issues WHERE merged_into IS NULL AND NOT muted")
+        seen |= {("open", number) for number, how_it_is in counted if how_it_is != "resolved"}
+        found = any(kind in failing and number in dict(counted) for kind, number in seen)
+    return cancel.exit_code(1 if last.outage or untold else FAILING if found else 0)
+
+
+def _words(flag: str, text: str | None, known: tuple[str, ...]) -> set[str]:
+    """The words of a list; ConfigError for one that is not known."""
+    given = {word.strip() for word in (text or "").split(",") if word.strip()}
+    for word in sorted(given - set(known)):
+        raise ConfigError(f"{flag} {word}: one or more of {', '.join(known)}")
+    return given
+
+
+@contextmanager
+def _messenger(tell: TellOptions, state: WatchState, settings: Settings, stop: Stop) -> Generator[Messenger | None]:
+    """Who tells people while the watch runs, if somebody is to be told."""
+    from sonde.batch.query import span_s
+    from sonde.watch.notices import KINDS, TOLD, Messenger, NoticeTarget
+
+    environ = settings.environ
+    given = tell.on_new or (_content(tell.on_new_file) if tell.on_new_file else environ.get("SONDE_ON_NEW", "").strip())
+    kinds = _words("--tell", tell.tell, KINDS) or set(TOLD)
+    if not given:
+        for name in ("on_new_as", "on_new_token_file", "tell", "digest"):
+            if getattr(tell, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} is about --on-new, which is missing")
+        yield None
+        return
+    if tell.on_new and tell.on_new_file:
+        raise ConfigError("--on-new and --on-new-file say the same; give one of them")
+    digest_s = span_s(tell.digest) if tell.digest is not None else None
+    if tell.digest is not None and not digest_s:
+        raise ConfigError(f"--digest {tell.digest} is no span of time such as 1h or 30m")
+    token = _content(tell.on_new_token_file) if tell.on_new_token_file else environ.get("SONDE_ON_NEW_TOKEN", "")
+    target = NoticeTarget.of(given, shape=tell.on_new_as, token=token.strip(), environ=environ)
+    if tell.on_new and target.shape == "slack":
+        print(
+            "sonde: this address is a secret, and others on this machine see it in the list of processes: "
+            "put it into SONDE_ON_NEW or --on-new-file FILE",
+            file=sys.stderr,
+        )
+    hide = str
+    if settings.mask or settings.mask_patterns:
+        from sonde.core.mask import Mask, patterns_of
+
+        hide = Mask(patterns_of(settings.mask_patterns)).hidden
+    with Messenger(
+        state,
+        target,
+        kinds=sorted(kinds),
+        digest_s=digest_s,
+        keys=settings.secrets(),
+        hide=hide,
+        stop=stop,
+        said=lambda text: print(f"sonde: {one_line(text, 300)}", file=sys.stderr, flush=True),
+    ) as messenger:
+        yield messenger
+
+
+def _content(path: Path) -> str:
+    """The one line of a file with a secret."""
+    from sonde.disk import read_plain
+
+    try:
+        return read_plain(path, 4096).decode().strip()
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
 
 
 def _options(pace: PaceOptions, money: MoneyOptions, settings: Settings, *, writeback: bool) -> WatchOptions:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def post(tmp_path: Path) -> Post:
 
 
 @contextmanager
-def messenger(post: Post, target: str, **more: Any) -> Iterator[tuple[Messenger, list[str]]]:
+def messenger(post: Post, target: str, **more: Any) -> Generator[tuple[Messenger, list[str]]]:
     """One that tells only when it is asked to; its clock is the post's."""
     said: list[str] = []
     environ = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "OPENAI_API_KEY": "sk-user-own-key"}
@@ -278,11 +279,10 @@ def test_texts_of_traces_are_no_markup_in_slack() -> None:
 
 
 def test_texts_of_traces_are_no_markup_on_github() -> None:
-    import cmarkgfm
-
+    github: Any = importlib.import_module("cmarkgfm")  # GitHub's own renderer, without types
     hostile = "`` ` @octocat fixes #1 <img src=https://evil.example/x> [a](https://evil.example) ![](https://evil.example) ``` "
     made = github_issue(notice(hostile))
-    page = cmarkgfm.github_flavored_markdown_to_html(made["body"])
+    page: str = github.github_flavored_markdown_to_html(made["body"])
 
     outside = "".join(part.partition("</code>")[2] for part in ("</code>" + page).split("<code>"))
     for word in ("octocat", "evil", "#1", "<img", "<a "):

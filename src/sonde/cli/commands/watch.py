@@ -152,7 +152,7 @@ def watch(
 
     Example: sonde watch --source http://localhost:6006 --project checkout --max-cost-usd-per-day 5
     Example: sonde watch --source traces.jsonl --once --fail-on new
-    Example: sonde watch --source http://localhost:6006 --on-new ./tell-the-team.sh
+    Example: sonde watch --source http://localhost:6006 --on-new "./tell-the-team.sh"
     """
     from tempfile import TemporaryDirectory
 

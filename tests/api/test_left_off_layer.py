@@ -23,6 +23,11 @@ def asked(folder: Path, without: str = "landlock") -> sonde.Answer:
     return sonde.ask("What is it?", model=model, runs_dir=folder, without=without, citations=False)
 
 
+def folder_of(answer: sonde.Answer) -> Path:
+    assert answer.run_dir is not None
+    return answer.run_dir
+
+
 @pytest.fixture
 def boxes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The layers of every sandbox that is opened."""
@@ -46,21 +51,21 @@ def test_the_run_says_that_landlock_was_left_off(tmp_path: Path, boxes: list[tup
     assert LEFT_OFF in answer.record.runtime_ref.layers and not answer.record.runtime_ref.unsafe
     assert any(LEFT_OFF in note for note in answer.record.notes)
     assert any(LEFT_OFF in gap for gap in answer.gaps)
-    assert answer.run_dir is not None and LEFT_OFF in (answer.run_dir / "summary.md").read_text()
-    assert LEFT_OFF in export_html(RunDir(answer.run_dir), tmp_path / "page.html").read_text()
+    assert LEFT_OFF in (folder_of(answer) / "summary.md").read_text()
+    assert LEFT_OFF in export_html(RunDir(folder_of(answer)), tmp_path / "page.html").read_text()
 
 
 def test_a_replay_a_resume_and_a_branch_have_all_layers_unless_this_call_gives_one_up(
     tmp_path: Path, boxes: list[tuple[str, ...]]
 ) -> None:
-    answer = asked(tmp_path)
+    folder = folder_of(asked(tmp_path))
     boxes.clear()
 
-    assert rerun.replay(answer.run_dir).equal
-    branched = rerun.branch(answer.run_dir, 2, model=ScriptedModel(["FINAL(x)"]), runs_dir=tmp_path)
-    journal = answer.run_dir / "events.jsonl"
+    assert rerun.replay(folder).equal
+    branched = rerun.branch(folder, 2, model=ScriptedModel(["FINAL(x)"]), runs_dir=tmp_path)
+    journal = folder / "events.jsonl"
     journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-6]))
-    rerun.resume(answer.run_dir, model=ScriptedModel(["FINAL(x)"]))
+    rerun.resume(folder, model=ScriptedModel(["FINAL(x)"]))
 
     assert len(boxes) == 3
     assert all(LEFT_OFF not in layers and "landlock" in " ".join(layers) for layers in boxes)
@@ -68,10 +73,10 @@ def test_a_replay_a_resume_and_a_branch_have_all_layers_unless_this_call_gives_o
 
 
 def test_a_replay_can_give_it_up_again_and_finds_no_difference(tmp_path: Path, boxes: list[tuple[str, ...]]) -> None:
-    complete = asked(tmp_path, without="")
+    folder = folder_of(asked(tmp_path, without=""))
     boxes.clear()
 
-    assert rerun.replay(complete.run_dir, without="landlock").equal
+    assert rerun.replay(folder, without="landlock").equal
     assert LEFT_OFF in boxes[0]
 
 

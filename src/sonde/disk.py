@@ -6,6 +6,9 @@ place and nothing else: the kernel follows no link on the way (openat2), so whoe
 no file. Pipes, sockets and devices are refused at once, without waiting for them. What is needed whole is read by `read_whole` or
 `read_plain`, which look at the size first.
 
+Where another system lacks one of these means (macOS openat2, Windows also links that can be refused and folders that can be
+held open), the next best is used, and somebody who swaps files at the right moment gets further. Locks of files are here too.
+
 Names only; content is never judged. Source code and prose about secrets (`secrets.py`, `token.md`) are ordinary files.
 """
 
@@ -16,11 +19,18 @@ import errno
 import os
 import re
 import stat
+import sys
+import threading
 import unicodedata
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 AnyPath = str | os.PathLike[str]
 
@@ -43,7 +53,12 @@ COPIES = (
     *("~", ".bak", ".backup", ".old", ".orig", ".save", ".copy", ".tmp", ".swp", ".swo", ".rej"),
 )
 
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe is not waited for
+PRIVATE = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY", "O_NOINHERIT"))
+"""How our own files are opened: not through a link, and not for the programs that we start. The last two are Windows' names."""
+_READ = os.O_RDONLY | PRIVATE | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_FAR = 1 << 40  # where Windows locks a byte: it keeps everybody from reading what is locked
+_seeking = threading.Lock()
 _OPENAT2 = 437  # the same number on every architecture
 _NO_MAGICLINKS, _NO_SYMLINKS = 0x02, 0x04
 _AT_FDCWD = -100
@@ -84,8 +99,10 @@ def below(root: AnyPath, place: AnyPath) -> str:
     Only the part below the root is judged by its name: the user chose the root.
     """
     top, real = os.path.realpath(root), os.path.realpath(place)
-    inside = os.path.relpath(real, top)
-    written = os.path.relpath(place, root)
+    try:
+        inside, written = (os.path.relpath(*each).replace(os.sep, "/") for each in ((real, top), (place, root)))
+    except ValueError:  # Windows: another drive
+        inside = written = ".."
     if inside == ".." or inside.startswith("../"):
         reason = "it is a link that leads out of the folder" if written.split("/")[0] != ".." else "it lies outside"
     elif real.startswith("/proc/") and not f"{top}/".startswith("/proc/"):
@@ -112,6 +129,8 @@ def open_below(root: AnyPath, place: AnyPath) -> BinaryIO:
 
 def open_plain(path: AnyPath) -> BinaryIO:
     """Open one file for reading in a folder that is known: it may not be a link, a pipe or a device itself."""
+    if sys.platform == "win32" and Path(path).is_symlink():
+        raise OSError(errno.ELOOP, _said(errno.ELOOP), os.fspath(path))
     return os.fdopen(_checked(os.open(path, _READ), path), "rb")
 
 
@@ -128,6 +147,43 @@ def read_plain(path: AnyPath, most: int) -> bytes:
     """All of one file in a folder that is known: not through a link, not from a pipe or a device, and never more than `most` bytes."""
     with open_plain(path) as file:
         return read_whole(file, most)
+
+
+def read_at(fd: int, size: int, offset: int) -> bytes:
+    """Up to `size` bytes from `offset`, wherever the file stands."""
+    if hasattr(os, "pread"):
+        return os.pread(fd, size, offset)
+    with _seeking:  # Windows
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, size)
+
+
+def lock(fd: int, *, shared: bool = False, wait: bool = False) -> None:
+    """Hold an open file until it is closed; BlockingIOError if another process holds it and we do not `wait`.
+
+    Windows knows no shared lock of this kind: there every holder is alone.
+    """
+    if sys.platform != "win32":
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        return
+    os.lseek(fd, _FAR, os.SEEK_SET)
+    while True:
+        try:
+            msvcrt.locking(fd, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)  # LK_LOCK gives up after ten seconds
+        except OSError as error:
+            if wait and error.errno == errno.EDEADLK:
+                continue
+            raise BlockingIOError(errno.EAGAIN, "another process holds it") from None
+        return
+
+
+sync = getattr(os, "fdatasync", os.fsync)
+"""Wait until what was written to a descriptor is on the disk; macOS and Windows have no fdatasync."""
+
+
+def is_mine(state: os.stat_result) -> bool:
+    """Whether this user owns the file. Windows does not say; there a home folder is private by its own rules."""
+    return not hasattr(os, "geteuid") or state.st_uid == os.geteuid()
 
 
 def open_exactly(path: AnyPath, *, stepwise: bool = False) -> int:
@@ -163,6 +219,8 @@ def _kernel() -> Any:
 
 def _openat2(name: bytes) -> int | None:
     """A descriptor, or None where the kernel (or a filter around us) has no openat2."""
+    if sys.platform != "linux":
+        return None
     how = _How(_READ, 0, _NO_MAGICLINKS | _NO_SYMLINKS)
     fd: int = _kernel()(_OPENAT2, _AT_FDCWD, name, ctypes.byref(how), ctypes.sizeof(how))
     if fd >= 0:
@@ -174,11 +232,15 @@ def _openat2(name: bytes) -> int | None:
 
 
 def _stepwise(name: bytes) -> int:
+    if sys.platform == "win32":  # no folder can be held open there
+        if os.path.realpath(name) != os.path.normpath(name):
+            raise OSError(errno.ELOOP, _said(errno.ELOOP), os.fsdecode(name))
+        return os.open(name, _READ)
     *folders, last = [part for part in name.split(b"/") if part not in (b"", b".")] or [b"."]
-    here = os.open(b"/" if name.startswith(b"/") else b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    here = os.open(b"/" if name.startswith(b"/") else b".", _FOLDER)
     try:
         for folder in folders:
-            inner = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            inner = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
             os.close(here)
             here = inner
         return os.open(last, _READ, dir_fd=here)

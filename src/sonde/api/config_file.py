@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import stat
 import tomllib
@@ -22,6 +21,7 @@ from typing import Any, cast
 
 from sonde.api.keys import KEYS, check, command_spec, unknown
 from sonde.core.budget import Budget
+from sonde.disk import is_mine
 from sonde.errors import ConfigError
 from sonde.models.base import SAMPLING, Price
 
@@ -145,8 +145,10 @@ def project_file(cwd: Path) -> Path | None:
     for folder in (cwd, *cwd.parents):
         path = folder / NAME
         # A file that someone else put where everybody may write, as in /tmp, is not this project's.
-        if _is_file(path) and (not folder.stat().st_mode & stat.S_IWOTH or path.stat().st_uid in (os.getuid(), 0)):
-            return path
+        if _is_file(path):
+            state = path.stat()
+            if not folder.stat().st_mode & stat.S_IWOTH or is_mine(state) or state.st_uid == 0:
+                return path
     return None
 
 

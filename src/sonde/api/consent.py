@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 
 from sonde.api.config_file import state_folder
 from sonde.api.keys import KEYS, KNOBS
-from sonde.disk import AnyPath, NotPlain, below, open_plain, root_of
+from sonde.disk import AnyPath, NotPlain, below, is_mine, open_plain, root_of
 from sonde.errors import ConfigError
 from sonde.sandbox.base import Limits
 
@@ -61,7 +62,10 @@ def seal_key(environ: Mapping[str, str], *, make: bool = False) -> bytes | None:
     with suppress(OSError), open_plain(path) as file:
         state = os.fstat(file.fileno())
         key = file.read(KEY_BYTES + 1)
-        if state.st_uid == os.geteuid() and not stat.S_IMODE(state.st_mode) & 0o077 and len(key) == KEY_BYTES:
+        readable = (
+            sys.platform != "win32" and stat.S_IMODE(state.st_mode) & 0o077
+        )  # there a home is private by its own rules
+        if is_mine(state) and not readable and len(key) == KEY_BYTES:
             return key
     return None
 

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -26,7 +25,7 @@ from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.core.events import AnyEvent, RunEnded, RunStarted
 from sonde.core.usage import NOTHING_USED, used_by
-from sonde.disk import open_plain
+from sonde.disk import PRIVATE, lock, open_plain, read_at, sync
 from sonde.errors import ConfigError, RunError
 from sonde.runs.journal import JournalUnreadable
 from sonde.runs.rundir import JOURNAL, NoSuchRun, RunDir, write_atomically
@@ -67,13 +66,13 @@ class BatchFolder:
             self.items.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self.items.is_symlink():  # the folder may be a stranger's, and runs are written there
                 raise ConfigError(f"{self.items} is a link, but `{command}` keeps its runs in its own folder")
-            fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | PRIVATE, 0o600)
         except OSError as error:
             raise ConfigError(
                 f"the folder {self.path} of `{command}` cannot be made: {error.strerror}; choose another one"
             ) from None
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(fd)
         except BlockingIOError:
             os.close(fd)
             raise ConfigError(f"another `{command}` is at work in {self.path}; wait for it or stop it") from None
@@ -125,9 +124,9 @@ class ResultLines:
     """results.jsonl, open for appending: a line is written whole or not at all."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600)
         begins = max(0, os.fstat(self._fd).st_size - MAX_LINE)
-        cut = os.pread(self._fd, MAX_LINE, begins).rfind(b"\n") + 1
+        cut = read_at(self._fd, MAX_LINE, begins).rfind(b"\n") + 1
         if begins and not cut:
             os.close(self._fd)
             raise ConfigError(f"{path} does not end with a result; move it away to begin a new one")
@@ -149,7 +148,7 @@ class ResultLines:
     def close(self) -> None:
         """Sync and close."""
         with contextlib.suppress(OSError):
-            os.fdatasync(self._fd)
+            sync(self._fd)
         os.close(self._fd)
 
 

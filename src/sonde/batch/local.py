@@ -19,7 +19,8 @@ from sonde.batch.crew import Done, Halted, Happening, Left, Lost
 from sonde.batch.item_runner import Job, Order
 from sonde.batch.limits import Limiter, Told
 from sonde.batch.worker import Booked, Booking, Hired, Pause, Ready
-from sonde.errors import UnexpectedRuntimeError
+from sonde.disk import PRIVATE
+from sonde.errors import ConfigError, UnexpectedRuntimeError
 
 THREADS = 4
 LEAVING_S = 10.0
@@ -45,6 +46,8 @@ class LocalCrew:
     """A few processes with a few threads each."""
 
     def __init__(self, order: Order, limiter: Limiter, *, processes: int | None = None) -> None:
+        if sys.platform == "win32":
+            raise ConfigError("batches need Linux or macOS: use WSL2")
         at_once = limiter.limits.concurrency
         self._order = order
         self._limiter = limiter
@@ -151,7 +154,7 @@ class LocalCrew:
         try:
             log = os.open(
                 self._order.folder / "workers.log",
-                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
+                os.O_WRONLY | os.O_CREAT | os.O_APPEND | PRIVATE,
                 0o600,
             )
         except OSError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from itertools import takewhile
@@ -48,6 +49,10 @@ class CommandModel:
     """A program as a model. Each call is a process of its own, so parallel calls are independent."""
 
     def __init__(self, command: str | Sequence[str], settings: ModelSettings) -> None:
+        if sys.platform == "win32":  # it has no process groups by which a program is ended for sure
+            raise ConfigError(
+                "a program as a model needs Linux or macOS: use WSL2, or a server: --base-url URL --model openai:NAME"
+            )
         try:
             self._argv = shlex.split(command) if isinstance(command, str) else [str(part) for part in command]
         except ValueError as error:

@@ -22,8 +22,9 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 0.3  # for a program that was told to end
 TICK_S = 0.1
-HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+if sys.platform != "win32":  # where programs as models are refused before this is started
+    HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def main() -> NoReturn:

@@ -14,7 +14,6 @@ An output folder that is not `iter-N/<role>` holds `latest/`, `index.json` and `
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from sonde.disk import lock
 from sonde.errors import ConfigError
 from sonde.rlms.result import now, summary
 from sonde.runs.rundir import pretty_json, write_atomically
@@ -147,7 +147,7 @@ class Layout:
                 write_atomically(latest / target, (self.output / source).read_bytes())
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # roles may run at the same time, and each rewrites the index
+            lock(fd, wait=True)  # roles may run at the same time, and each rewrites the index
             entries = self._other_entries()
             entries.append({"loop_id": self.loop_id, "role": self.role, "iteration": self.iteration, **body})
             write_atomically(self.root / INDEX, pretty_json({"generated_at": now(), "entries": entries}))

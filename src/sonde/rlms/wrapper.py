@@ -31,7 +31,9 @@ from sonde.rlms.request import Request, read_request
 from sonde.rlms.result import LoopFindings, exit_code, failure, failure_class, is_result
 
 GRACE_S = 3.0
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPS = tuple(
+    signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)  # Windows has two
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -212,6 +214,10 @@ def invoke_from_shell(flags: Mapping[str, str | None], environ: Mapping[str, str
 
     Programs that detached themselves come to us when their parent ends. After a good call they may stay: somebody's daemons.
     """
+    if sys.platform != "linux":
+        raise ConfigError(
+            "sonde rlms needs Linux, which alone ends for sure what a role starts: use a Linux VM, or WSL2"
+        )
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with _interrupted_by_signals():
         result = invoke(flags, environ)

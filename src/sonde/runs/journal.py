@@ -9,7 +9,6 @@ the live run and its replay see the same. It does not keep anything else secret,
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import time
@@ -22,7 +21,7 @@ import msgspec
 
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, ModelReplied, RunStarted, decode, encode
 from sonde.core.redaction import clean_value, encodable, rewrite_text, secret_forms
-from sonde.disk import open_plain
+from sonde.disk import PRIVATE, lock, open_plain, read_at, sync
 from sonde.errors import ConfigError, UnexpectedRuntimeError
 
 Buffer = bytes | memoryview
@@ -69,12 +68,12 @@ class Journal:
         self._sum = ""
         self.next_seq = 0
         self.last: Place = (0, 0)
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | PRIVATE, 0o600)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(os.close, self._fd)
             for attempt in range(LOCK_ATTEMPTS):
                 try:
-                    fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock(self._fd)
                     break
                 except BlockingIOError:
                     if attempt == LOCK_ATTEMPTS - 1:
@@ -115,7 +114,8 @@ class Journal:
         size = sum(map(len, parts))
         before = os.fstat(self._fd).st_size
         try:
-            written = os.writev(self._fd, parts)  # in one call: joining a megabyte costs more than writing it
+            # In one call: joining a megabyte costs more than writing it. Windows has only the other way.
+            written = os.writev(self._fd, parts) if hasattr(os, "writev") else 0
             rest = memoryview(b"".join(parts))[written:] if written < size else b""
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
@@ -132,7 +132,7 @@ class Journal:
         """The event that was written there, read from the file; None when the file now holds something else."""
         start, size = place
         try:
-            return decode(os.pread(self._fd, size, start))
+            return decode(read_at(self._fd, size, start))
         except (OSError, msgspec.ValidationError, msgspec.DecodeError):
             return None
 
@@ -142,7 +142,7 @@ class Journal:
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk."""
-        os.fdatasync(self._fd)
+        sync(self._fd)
 
     def close(self) -> None:
         """Sync and let go of the file; closing twice is fine."""
@@ -168,7 +168,7 @@ def is_being_written(path: str | Path) -> bool:
     """True while a process holds the journal: the run is going on. False once it ended or was killed."""
     try:
         with open_plain(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock(file.fileno(), shared=True)
     except BlockingIOError:
         return True
     except OSError:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from sonde.disk import read_plain
+from sonde.disk import PRIVATE, read_plain
 from sonde.errors import ConfigError
 
 MAX_BYTES = 256 << 20
@@ -38,7 +38,7 @@ class PlaceholderFile:
         """Add pairs, readable by the user alone."""
         lines = "".join(f"{json.dumps(pair)}\n" for pair in pairs)
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | PRIVATE, 0o600)
         with os.fdopen(fd, "ab") as file:
             file.write(lines.encode("ascii"))
 

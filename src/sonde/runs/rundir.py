@@ -217,6 +217,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             Path(beside).unlink()
         raise
+    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folder
+        return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)  # the rename itself

@@ -194,8 +194,10 @@ def check_machine() -> None:
     """Refuse an architecture whose system call table is not proved."""
     machine = platform.machine()
     if sys.platform != "linux":
+        own = {"darwin": "macOS; use a Linux VM", "win32": "Windows; use WSL2"}.get(sys.platform, sys.platform)
         raise SandboxUnavailable(
-            f"the sandbox needs Linux (landlock, seccomp); this is {sys.platform}. Use a Linux VM."
+            f"the kernel backend needs Linux (landlock, seccomp), and this is {own}, or --backend monty: an interpreter, "
+            "a weaker boundary, less of Python (`sonde doctor` says what it promises)"
         )
     if machine not in PROVED:
         raise SandboxUnavailable(

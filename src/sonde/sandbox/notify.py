@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import select
 import struct
+import sys
 from dataclasses import dataclass
+
+if sys.platform != "win32":
+    import fcntl
 
 RECEIVE = 0xC0502100
 SEND = 0xC0182101

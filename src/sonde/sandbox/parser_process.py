@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Generator, Mapping
@@ -113,6 +114,8 @@ class ParserProcess:
         self._memory = memory
         self._pid = 0
         self._plain: subprocess.Popen[bytes] | None = None
+        if not hasattr(socket, "send_fds"):
+            raise ParserUnavailable("is not read here: its parser needs Linux or macOS; use WSL2")
         self._socket, far = socket.socketpair()
         with contextlib.ExitStack() as undo:
             undo.callback(self.end)
@@ -288,8 +291,11 @@ class Parsers:
         """The records of a document, given as an open descriptor or as bytes; Unparsed says why there are none, or no more."""
         with contextlib.ExitStack() as stack:
             if isinstance(source, bytes):
-                descriptor = os.memfd_create("document")
-                stack.callback(os.close, descriptor)
+                if hasattr(os, "memfd_create"):
+                    descriptor = os.memfd_create("document")
+                    stack.callback(os.close, descriptor)
+                else:  # macOS
+                    descriptor = stack.enter_context(tempfile.TemporaryFile(buffering=0)).fileno()
                 size = len(source)
                 while source:
                     source = source[os.write(descriptor, source) :]

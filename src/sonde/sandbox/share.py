@@ -7,8 +7,8 @@ UTF-8; files are copied when shared, so a later change or loss of the file does 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import sys
 from array import array
 from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping
@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from sonde.errors import ConfigError
+
+if sys.platform != "win32":
+    import fcntl
 
 BLOCK = 1 << 16
 CHUNK = 1 << 20

@@ -6,6 +6,7 @@ or of the watch leaves as an exception: the caller's own wish to stop.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import signal
@@ -38,7 +39,7 @@ from sonde.sandbox.worker.report import MESSAGE_CHARS, SHOWN_VARIABLES, TOLD_NAM
 
 MEMORY_SLACK = 64 << 20
 MEMORY_EXIT = 99
-PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE = mmap.PAGESIZE
 CPU_CLOCK_OF_PROCESS = 2
 MEMORY_LINES = re.compile(rb"^(RssAnon|VmPTE|VmSwap):\s+(\d+) kB", re.MULTILINE)
 NAME_CHARS = 200

@@ -18,7 +18,7 @@ import msgspec
 
 from sonde.core.canonical import clip
 from sonde.core.trajectory import preview
-from sonde.disk import open_plain
+from sonde.disk import open_plain, read_at
 from sonde.runs.journal import MAX_LINE, checked, is_being_written, refuse_newer, sum_of
 from sonde.runs.rundir import JOURNAL, NoSuchRun
 
@@ -102,7 +102,7 @@ class RunStream:
         with open_plain(self.path) as file:
             for number in numbers:
                 start, size = self._places[number]
-                yield number, os.pread(file.fileno(), size, start)
+                yield number, read_at(file.fileno(), size, start)
 
     def _refresh(self) -> None:
         """Read on from where reading stopped."""

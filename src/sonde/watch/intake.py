@@ -10,7 +10,6 @@ removed, whole traces at a time, those first whose first span came first. The cl
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import threading
@@ -37,6 +36,7 @@ from sonde.contexts.traces.index import (
     words_of,
 )
 from sonde.contexts.traces.span import Span
+from sonde.disk import PRIVATE, lock
 from sonde.errors import ConfigError, SondeError
 
 QUEUED_BYTES = 64 * 1024 * 1024
@@ -291,13 +291,11 @@ def _locked(folder: Path) -> BinaryIO:
     """The lock of a folder's only writer."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # traces hold what people wrote
-        handle = os.fdopen(
-            os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b"
-        )
+        handle = os.fdopen(os.open(folder / "lock", os.O_RDWR | os.O_CREAT | PRIVATE, 0o600), "r+b")
     except OSError as error:
         raise ConfigError(f"traces cannot be stored in {folder}: {error.strerror}") from None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle.fileno())
     except BlockingIOError:
         handle.close()
         raise ConfigError(f"another process stores traces in {folder}: stop it, or give another folder") from None
@@ -309,7 +307,7 @@ def _opened(file: Path) -> sqlite3.Connection:
     if file.is_symlink():
         raise ConfigError(f"{file} is a link: traces are only stored in a file of their own")
     try:
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600))
         connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
         run = connection.execute
         empty = not run("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # new, or killed while it was made

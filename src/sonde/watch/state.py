@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from sonde.api.settings import Settings
 from sonde.batch.folder import BatchFolder
+from sonde.disk import PRIVATE
 from sonde.errors import ConfigError
 
 FILE = "watch.sqlite"
@@ -95,7 +96,7 @@ class WatchState:
         self._lock = threading.RLock()
         try:
             if create:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600))
             self._connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             try:
                 self._prepare(create=create)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sonde.api.settings import ModelChoice, Settings
     from sonde.models.loopback import FoundServer
-    from sonde.sandbox.doctor import Diagnosis
+    from sonde.sandbox.doctor import Diagnosis, PortableDiagnosis
 
 EXTRAS = {
     "models": "pydantic_ai",
@@ -50,26 +50,36 @@ def doctor(
     price: Annotated[str | None, typer.Option(metavar="IN/OUT", help=PRICE)] = None,
     *,
     without: Without = "",
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="kernel|monty", help="The backend to judge; as `sonde config` says by default."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
     """Can untrusted code run safely here, and does the model answer? Tries both for real.
 
     Prints layers, kernel, Python and versions, and which model servers of this machine answer if no model is set.
-    Exit code 1 if untrusted code cannot run safely, or if the model given with --model does not answer.
+    Where the kernel has no layers (macOS, Windows) it says what the portable backend promises and what it does not.
+    Exit code 1 if untrusted code cannot run safely, or if the model given with --model does not answer. If you have chosen
+    the portable backend, that is the one that counts.
 
     Example: sonde doctor --model openai:gpt-4o-mini
     """
     from sonde.models.loopback import find_servers, ports_of
-    from sonde.sandbox.doctor import examine
+    from sonde.sandbox.doctor import examine, examine_portable
 
     if timeout_s is not None and model is None:
         raise ConfigError("--model-timeout goes with --model: sonde doctor --model openai:NAME --model-timeout 30")
     if base_url is not None and model is None:
         raise ConfigError("--base-url goes with --model: sonde doctor --base-url URL --model openai:NAME")
-    settings = settings_of(model=model, base_url=base_url, timeout_s=timeout_s, price=price)
+    settings = settings_of(model=model, base_url=base_url, timeout_s=timeout_s, price=price, backend=backend)
     tried = _try(settings, model) if model is not None else None
     servers = find_servers(ports_of(settings.local_ports)) if settings.model is None else []
-    code = report(examine(without), json=json, model=tried, servers=servers)
+    chosen = settings.backend != "kernel"
+    portable = examine_portable() if chosen or sys.platform != "linux" else None
+    code = report(examine(without), json=json, model=tried, servers=servers, portable=portable)
+    if chosen and portable is not None:
+        code = 0 if portable.works else 1
     if tried is not None and not json:
         for name, value in tried.items():
             print(printable(f"{name:9} {value}"))
@@ -155,7 +165,12 @@ def _context_window(choice: ModelChoice) -> str:
 
 
 def report(
-    found: Diagnosis, *, json: bool, model: Mapping[str, str] | None = None, servers: Sequence[FoundServer] = ()
+    found: Diagnosis,
+    *,
+    json: bool,
+    model: Mapping[str, str] | None = None,
+    servers: Sequence[FoundServer] = (),
+    portable: PortableDiagnosis | None = None,
 ) -> int:
     """Print it; the exit code."""
     if json:
@@ -163,6 +178,7 @@ def report(
 
         local = [{"name": each.name, "port": each.port, "models": list(each.models)} for each in servers]
         more = {"extras": installed(), "mixed_up": mixed_up(), "model": model, "local_servers": local}
+        more["portable"] = asdict(portable) if portable is not None else None
         sys.stdout.write(escaped_json(pretty_json(asdict(found) | more).decode()))
     else:
         print(f"kernel    {found.kernel} on {found.machine}")
@@ -180,6 +196,15 @@ def report(
             print(f"  {'ok ' if check.ok else 'NO '} {check.name}{why}")
         verdict = "can run safely here" if found.safe else f"CANNOT run safely here: {found.problem}"
         print(f"untrusted code {verdict}")
+        if portable is not None:
+            print(
+                f"\nportable backend (--backend monty): {'works' if portable.works else f'DOES NOT work: {portable.problem}'}"
+            )
+            for check in portable.checks:
+                why = "" if check.ok else f": {one_line(check.detail, 200)}"
+                print(f"  {'ok ' if check.ok else 'NO '} {check.name}{why}")
+            for title, sentences in (("promised", portable.promised), ("NOT promised", portable.not_promised)):
+                print("\n".join((f"  {title}:", *(f"    - {each}" for each in sentences))))
     return 0 if found.safe else 1
 
 

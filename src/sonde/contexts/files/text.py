@@ -22,7 +22,7 @@ from typing import Self
 
 from sonde.contexts.files.file_list import Entry
 from sonde.core.canonical import clip
-from sonde.disk import NotPlain, open_exactly
+from sonde.disk import NotPlain, open_exactly, read_at
 from sonde.errors import ToolFault
 from sonde.parsers import PACKED
 from sonde.parsers.documents import ParserLimits, Refused, Unparsed, parse
@@ -125,7 +125,7 @@ class Text:
             return self._head[offset:end]
         parts: list[bytes] = []
         while offset < end:
-            part = os.pread(self._fd, end - offset, offset)
+            part = read_at(self._fd, end - offset, offset)
             if not part:
                 break
             parts.append(part)
@@ -171,7 +171,7 @@ def open_text(entry: Entry, *, without: str = "", as_it_is: bool = False) -> Tex
     """
     fd = _opened(entry)
     try:
-        size, head = os.fstat(fd).st_size, os.pread(fd, SAMPLE, 0)
+        size, head = os.fstat(fd).st_size, read_at(fd, SAMPLE, 0)
         as_it_is = as_it_is or (entry.path.lower().endswith(PAGE_SUFFIXES) and in_repository(entry.real))
         text = document_text(entry.path, fd, size, head, without=without, as_it_is=as_it_is)
         if text is None and (packing := next((kind for magic, kind in PACKED.items() if head.startswith(magic)), "")):

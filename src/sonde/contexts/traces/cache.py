@@ -9,7 +9,6 @@ and never one that is held. Does not promise to see a file that was rewritten wi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -24,7 +23,7 @@ from sonde.contexts.traces.importers import FilePosition, Imported, grows, read
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.index import KEPT_MALFORMED, STORE_FILE, VERSION, IndexWriter, is_store, store_fingerprint
 from sonde.core.canonical import hash_value, sha256_text
-from sonde.disk import AnyPath, NotPlain, below, open_below, open_exactly, open_plain
+from sonde.disk import AnyPath, NotPlain, below, lock, open_below, open_exactly, open_plain
 from sonde.errors import ConfigError
 
 SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet", ".db", ".sqlite")
@@ -141,7 +140,7 @@ def _claim(index: Path) -> BinaryIO:
     """Hold an index, and note that it is used now."""
     while True:
         handle = index.with_suffix(".used").open("ab")
-        fcntl.flock(handle, fcntl.LOCK_SH)
+        lock(handle.fileno(), shared=True, wait=True)
         if os.fstat(handle.fileno()).st_nlink:  # else it was removed with its index while we waited
             os.utime(handle.fileno())
             return handle
@@ -172,7 +171,7 @@ def remove_unused(cache: Path, most: int) -> int:
             break
         with path.with_suffix(".used").open("ab") as handle:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(handle.fileno())
             except BlockingIOError:
                 continue
             path.unlink(missing_ok=True)
@@ -287,5 +286,5 @@ def _load_pointer(path: Path) -> tuple[list[FileState], str]:
 @contextlib.contextmanager
 def _locked(path: Path) -> Generator[None]:
     with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock(handle.fileno(), wait=True)
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,7 +34,7 @@ from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.reach import CLOSED_HINT, confinable, outer_git, reach
 from sonde.contexts.workspace.text import decode, texts
 from sonde.contexts.workspace.writer import Transaction, inverse, write_plan
-from sonde.errors import ToolFault
+from sonde.errors import ConfigError, ToolFault
 from sonde.models.process import Program, ProgramEnd, run_process
 
 DOCUMENTS = (".pdf", *OFFICE_KINDS)
@@ -55,6 +56,8 @@ class LocalWorkspace:
         environment: Mapping[str, str] = PLAIN,  # of allowed commands
         without: str = "",  # the layer that parsers of documents may lack
     ) -> None:
+        if sys.platform == "win32":  # no folder can be held open there while its files are replaced
+            raise ConfigError("edits need Linux or macOS: use WSL2")
         self.root = Root(root)
         self.policy = policy or Policy()
         self.approve = approve

@@ -7,15 +7,18 @@ the escape suite does.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import stat
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from . import kernel, seccomp, tables
+
+if sys.platform != "win32":
+    import resource
 
 NOBODY = 65534
 LANDLOCK_FILES_BY_ABI = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}

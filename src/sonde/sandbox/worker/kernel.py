@@ -8,14 +8,15 @@ import sys
 
 from .tables import NUMBERS
 
-MACHINE = os.uname().machine
+MACHINE = os.uname().machine if sys.platform == "linux" else ""
 ASK_PERSONALITY = 0xFFFFFFFF
 NO_RANDOM_ADDRESSES = 0x0040000
 _numbers = NUMBERS.get(MACHINE, {})
-# PyDLL keeps the GIL and runs no at-fork hooks: the process that returns from clone() is the same interpreter.
-_syscall = ctypes.PyDLL(None, use_errno=True).syscall
-_syscall.restype = ctypes.c_long
-_syscall.argtypes = [ctypes.c_long] * 7
+if sys.platform == "linux":  # elsewhere the same numbers would mean other calls
+    # PyDLL keeps the GIL and runs no at-fork hooks: the process that returns from clone() is the same interpreter.
+    _syscall = ctypes.PyDLL(None, use_errno=True).syscall
+    _syscall.restype = ctypes.c_long
+    _syscall.argtypes = [ctypes.c_long] * 7
 
 
 def call(name: str, *arguments: int) -> int:

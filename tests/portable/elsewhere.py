@@ -23,21 +23,33 @@ import sysconfig
 import time
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 EARLY = (
     *("asyncio", "concurrent.futures", "ctypes.util", "getpass", "http.server", "logging.handlers", "multiprocessing"),
     *("platform", "selectors", "shutil", "socketserver", "sqlite3", "subprocess", "tempfile", "urllib.request", "uuid"),
-    *("zoneinfo", "httpx2", "msgspec", "pydantic", "rich.console", "rich.live", "rich.markdown", "typer.testing", "yaml"),
+    *(
+        "zoneinfo",
+        "httpx2",
+        "msgspec",
+        "pydantic",
+        "rich.console",
+        "rich.live",
+        "rich.markdown",
+        "typer.testing",
+        "yaml",
+    ),
     *("genai_prices", "markdown_it", "pydantic_monty", "mcp", "mcp.server", "mcp.server.stdio", "acp", "duckdb"),
     *("pyarrow.parquet", "opentelemetry.sdk.trace", "tree_sitter", "pypdf", "mammoth"),
 )
 """Imported before anything is taken away; those that are not installed are left out."""
 
 LINUX_ONLY = {
-    os: ("O_PATH O_TMPFILE O_DIRECT O_NOATIME pidfd_open memfd_create eventfd timerfd_create splice copy_file_range setns unshare "
-         "sched_getaffinity sched_setaffinity getrandom getxattr setxattr listxattr posix_fadvise posix_fallocate setresuid setresgid "
-         "getresuid pipe2 preadv2 fdatasync waitid"),
+    os: (
+        "O_PATH O_TMPFILE O_DIRECT O_NOATIME pidfd_open memfd_create eventfd timerfd_create splice copy_file_range setns unshare "
+        "sched_getaffinity sched_setaffinity getrandom getxattr setxattr listxattr posix_fadvise posix_fallocate setresuid setresgid "
+        "getresuid pipe2 preadv2 fdatasync waitid"
+    ),
     signal: "pidfd_send_signal sigtimedwait sigwaitinfo SIGPWR SIGSTKFLT SIGPOLL SIGRTMIN SIGRTMAX",
     select: "epoll EPOLLIN EPOLLOUT EPOLLHUP",
     socket: "SO_PEERCRED AF_ALG AF_VSOCK SO_DOMAIN MSG_CMSG_CLOEXEC SOCK_CLOEXEC SOCK_NONBLOCK AF_NETLINK",
@@ -92,7 +104,7 @@ def go_to(system: str) -> None:
                 raise TypeError("bad argument type for built-in operation")
             super().__init__(name, *more, **named)  # pyright: ignore[reportArgumentType]  # passed on as they came
 
-        def __getattr__(self, name: str) -> object:
+        def __getattr__(self, name: str) -> Any:
             if name in ("prctl", "syscall"):
                 _not_there(name)
             return super().__getattr__(name)
@@ -104,7 +116,6 @@ def go_to(system: str) -> None:
 def _locks_of_windows() -> ModuleType:
     """`msvcrt.locking`, with the locks that are here."""
     made = ModuleType("msvcrt")
-    made.LK_LOCK, made.LK_NBLCK = 1, 2
 
     def locking(descriptor: int, how: int, size: int) -> None:
         try:
@@ -112,7 +123,7 @@ def _locks_of_windows() -> ModuleType:
         except BlockingIOError:
             raise PermissionError(errno.EACCES, "Permission denied") from None
 
-    made.locking = locking
+    vars(made).update(locking=locking, LK_LOCK=1, LK_NBLCK=2)
     return made
 
 

@@ -102,8 +102,8 @@ def find_files(environ: Mapping[str, str], cwd: Path) -> list[ConfigFile]:
     if "SONDE_CONFIG" in environ:
         named = environ["SONDE_CONFIG"]
         return [_checked(cwd / named, _bytes_of(cwd / named), own=True)] if named else []
-    home = environ.get("XDG_CONFIG_HOME") or (environ.get("HOME") and f"{environ['HOME']}/.config")
-    user = Path(home) / "sonde" / NAME if home else None
+    folder = user_folder(environ, "XDG_CONFIG_HOME", ".config")
+    user = folder / NAME if folder else None
     project = project_file(cwd)
     own = [_checked(user, _bytes_of(user), own=True)] if user and _is_file(user) else []
     if project is None or project == user:
@@ -166,8 +166,14 @@ def trust(path: Path, environ: Mapping[str, str]) -> None:
 
 def state_folder(environ: Mapping[str, str]) -> Path | None:
     """Where Sonde keeps what is neither a setting nor a cache: accepted files, runs; None without a home."""
-    home = environ.get("XDG_STATE_HOME") or (environ.get("HOME") and f"{environ['HOME']}/.local/state")
-    return Path(home) / "sonde" if home else None
+    return user_folder(environ, "XDG_STATE_HOME", ".local/state")
+
+
+def user_folder(environ: Mapping[str, str], variable: str, usual: str) -> Path | None:
+    """Sonde's folder where this variable says, else in its usual place below the home (USERPROFILE is Windows' name for it)."""
+    home = environ.get("HOME") or environ.get("USERPROFILE")
+    base = environ.get(variable) or (home and f"{home}/{usual}")
+    return Path(base) / "sonde" if base else None
 
 
 def _trust_file(environ: Mapping[str, str]) -> Path | None:

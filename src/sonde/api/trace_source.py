@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 from urllib.parse import unquote, urlsplit
 
+from sonde.api.config_file import user_folder
 from sonde.api.consent import require_server, require_sources
 from sonde.api.settings import Settings
 from sonde.contexts.configs import ConfigSnapshots
@@ -185,9 +186,8 @@ def whole_ids(given_ids: Sequence[str], known: Mapping[str, None]) -> list[str]:
 
 def cache_folder(environ: Mapping[str, str]) -> Path | None:
     """Where indexes of trace files are kept between runs; None without a home: then an index lives as long as its run."""
-    home = environ.get("HOME")
-    base = environ.get("XDG_CACHE_HOME") or (str(Path(home) / ".cache") if home else None)
-    return Path(base) / "sonde" / "traces" if base else None
+    folder = user_folder(environ, "XDG_CACHE_HOME", ".cache")
+    return folder / "traces" if folder else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "landlock_create_ruleset": (444, 444),
     "madvise": (28, 233),
     "memfd_create": (319, 279),
+    "migrate_pages": (256, 238),
     "mkdirat": (258, 34),
     "mknodat": (259, 33),
     "mmap": (9, 222),

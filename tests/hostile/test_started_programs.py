@@ -14,6 +14,7 @@ from victim import Victim
 
 from journeys.journey import SONDE
 from sonde.contexts.workspace.reach import confinable
+from system_calls import translated
 
 LEAVES = """\
 #!/bin/sh
@@ -22,7 +23,7 @@ while [ ! -s {0}/left ]; do sleep 0.01; done
 echo $$ > {0}/pid.new; mv {0}/pid.new {0}/pid
 exec sleep 600
 """
-MEDDLES = """\
+MEDDLES = translated("""\
 import ctypes, errno, os, resource, sys
 
 system = ctypes.CDLL(None, use_errno=True).syscall
@@ -30,25 +31,24 @@ pair = lambda number: (ctypes.c_ulong * 2)(number, number)
 cpu = ctypes.c_ulong(1)
 attributes = (ctypes.c_uint32 * 12)(48, 3)  # SCHED_BATCH
 other, me = int(sys.argv[1]), os.getpid()
-x86 = os.uname().machine == "x86_64"
 for pid in (os.getppid(), other):
     calls = {
-        "no descriptors": (302, pid, resource.RLIMIT_NOFILE, pair(0), None),
-        "no time": (302, pid, resource.RLIMIT_CPU, pair(1), None),
-        "affinity": (203, pid, 8, ctypes.byref(cpu)),
-        "nice": (141, 0, pid, 19),
-        "scheduler": (144, pid, 3, ctypes.byref(ctypes.c_int(0))),
-        "parameters": (142, pid, ctypes.byref(ctypes.c_int(0))),
-        "attributes": (314, pid, attributes, 0),
-        "disk": (251, 1, pid, 3 << 13),
-        "disk of the user": (251, 3, 0, 7 << 13),  # no such class: it fails in any case, and must for the right reason
-        "trace": (101, 16, pid, 0, 0),
-        "compare": (312, pid, me, 1, 0, 0),
-        "pages": (256, pid, 8, ctypes.byref(cpu), ctypes.byref(cpu)),
-        "descriptor": (438, os.pidfd_open(pid), 0, 0),
+        "no descriptors": (@SYS_prlimit64@, pid, resource.RLIMIT_NOFILE, pair(0), None),
+        "no time": (@SYS_prlimit64@, pid, resource.RLIMIT_CPU, pair(1), None),
+        "affinity": (@SYS_sched_setaffinity@, pid, 8, ctypes.byref(cpu)),
+        "nice": (@SYS_setpriority@, 0, pid, 19),
+        "scheduler": (@SYS_sched_setscheduler@, pid, 3, ctypes.byref(ctypes.c_int(0))),
+        "parameters": (@SYS_sched_setparam@, pid, ctypes.byref(ctypes.c_int(0))),
+        "attributes": (@SYS_sched_setattr@, pid, attributes, 0),
+        "disk": (@SYS_ioprio_set@, 1, pid, 3 << 13),
+        "disk of the user": (@SYS_ioprio_set@, 3, 0, 7 << 13),  # no such class: it fails in any case, and must for the right reason
+        "trace": (@SYS_ptrace@, 16, pid, 0, 0),
+        "compare": (@SYS_kcmp@, pid, me, 1, 0, 0),
+        "pages": (@SYS_migrate_pages@, pid, 8, ctypes.byref(cpu), ctypes.byref(cpu)),
+        "descriptor": (@SYS_pidfd_getfd@, os.pidfd_open(pid), 0, 0),
     }
     for name, call in calls.items():
-        if x86 and (system(*call) >= 0 or ctypes.get_errno() not in (errno.EPERM, errno.EACCES, errno.ENOSYS)):
+        if system(*call) >= 0 or ctypes.get_errno() not in (errno.EPERM, errno.EACCES, errno.ENOSYS):
             print("MEDDLED", name)
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 os.setpriority(os.PRIO_PROCESS, 0, os.nice(0))
@@ -67,7 +67,7 @@ if os.fork() == 0:
 os.wait()
 while not os.path.exists("left"):
     os.sched_yield()
-"""
+""")
 DATAGRAMS = """\
 import socket, sys
 

@@ -40,8 +40,8 @@ from sonde.disk import PRIVATE, lock
 from sonde.errors import ConfigError, SondeError
 
 QUEUED_BYTES = 64 * 1024 * 1024
-COMMIT_SPANS = 5000
-EXPIRED_SPANS = 2000
+COMMIT_SPANS = 4000
+EXPIRED_SPANS = 6000  # more than are stored at once, so that the room suffices however much comes
 ARRIVAL_S = 60
 PATIENCE_S = 60.0
 FULLEST = 0.95
@@ -234,8 +234,8 @@ class Intake:
         before = self._too_old() if self._retention.days is not None else 0
         if self._retention.gb is not None and self._used() > FULLEST * self._retention.gb * 1e9:
             before = self._last + 1
-        doomed = "SELECT DISTINCT trace_id FROM (SELECT trace_id FROM spans WHERE id < ? ORDER BY id LIMIT 200)"
-        traces = [trace_id for (trace_id,) in run(doomed, (before,)).fetchall()] if before else []
+        doomed = "SELECT DISTINCT trace_id FROM (SELECT trace_id FROM spans WHERE id < ? ORDER BY id LIMIT ?)"
+        traces = [trace_id for (trace_id,) in run(doomed, (before, EXPIRED_SPANS)).fetchall()] if before else []
         # The newest span of a trace goes first, so that one that is cut off here is found again by its oldest one.
         query = f"SELECT spans.id, {SUMMARY_COLUMNS}, body FROM spans JOIN bodies USING (id) WHERE trace_id = ? ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants only
         gone = 0

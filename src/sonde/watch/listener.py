@@ -152,16 +152,20 @@ class _OtlpServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """A thread for each connection, up to CONNECTIONS. Then the one that has been idle longest is closed to make room."""
         with self._guard:
-            if len(self._idle_since) >= CONNECTIONS:
+            longest = None
+            if full := len(self._idle_since) >= CONNECTIONS:
                 idle = [(since, each) for each, since in self._idle_since.items() if since is not None]
-                if not idle:
-                    self._turn_away(request)
-                    return
-                _, longest = min(idle, key=lambda pair: pair[0])
+                longest = min(idle, key=lambda pair: pair[0], default=(0.0, None))[1]
+            if longest is not None:
                 del self._idle_since[longest]
-                with _hung_up():
-                    longest.shutdown(socket.SHUT_RDWR)  # its thread wakes up and ends
-            self._idle_since[request] = time.monotonic()
+            if not full or longest is not None:
+                self._idle_since[request] = time.monotonic()
+        if full and longest is None:
+            self._turn_away(request)
+            return
+        if longest is not None:
+            with _hung_up():
+                longest.shutdown(socket.SHUT_RDWR)  # its thread wakes up and ends
         super().process_request(request, client_address)
 
     def _turn_away(self, request: socket.socket) -> None:

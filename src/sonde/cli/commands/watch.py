@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,6 +30,7 @@ from sonde.errors import ConfigError
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
     from sonde.core.cancellation import Stop
+    from sonde.watch.listener import Listener
     from sonde.watch.loop import TraceWatch, WatchOptions, WatchPlan, WatchTurn
     from sonde.watch.notices import Messenger
     from sonde.watch.state import WatchState
@@ -130,6 +131,29 @@ class TellOptions:
     ] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenOptions:
+    """Traces sent here, instead of a server that keeps them."""
+
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Take OTLP over HTTP there, such as 127.0.0.1:4318, and store it in the folder --source. [traces, in --state]",
+        ),
+    ] = None
+    listen_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Holds what senders give as their bearer token. [SONDE_LISTEN_TOKEN; none on loopback]"
+        ),
+    ] = None
+    retain_days: Annotated[float | None, typer.Option(metavar="DAYS", help="How long --listen keeps traces. [14]")] = (
+        None
+    )
+    retain_gb: Annotated[float | None, typer.Option(metavar="GB", help="How much --listen keeps. [10]")] = None
+
+
 def register(app: typer.Typer) -> None:
     app.command()(spread(watch))
 
@@ -141,6 +165,7 @@ def watch(
     money: MoneyOptions,
     how: WatchFlags,
     tell: TellOptions,
+    listening: ListenOptions,
     state: StateFolder = None,
     model: ModelOptions,
     place: PlaceOptions,
@@ -153,6 +178,7 @@ def watch(
     Example: sonde watch --source http://localhost:6006 --project checkout --max-cost-usd-per-day 5
     Example: sonde watch --source traces.jsonl --once --fail-on new
     Example: sonde watch --source http://localhost:6006 --on-new "./tell-the-team.sh"
+    Example: sonde watch --listen 127.0.0.1:4318
     """
     from tempfile import TemporaryDirectory
 
@@ -161,12 +187,15 @@ def watch(
     from sonde.watch.state import FILE, WatchState, state_place
 
     settings = settings_of(source, model, place)
-    options = _options(pace, money, settings, writeback=not how.no_writeback)
     folder = state_place(settings, state)
+    if listening.listen is not None:
+        settings = replace(settings, source=source.source or str(folder / "traces"))
+    options = _options(pace, money, settings, writeback=not how.no_writeback)
     silent = output.json or output.quiet
     failing = _words("--fail-on", tell.fail_on, ("new", "regressed", "open"))
     if failing and not how.once:
         raise ConfigError("--fail-on is for --once: a watch that goes on has no exit code")
+    _check_listening(listening, settings, how)
     if how.dry_run:
         with TemporaryDirectory(prefix="sonde-watch-") as empty:
             known = (folder / FILE).exists()  # a plan leaves nothing behind
@@ -178,11 +207,16 @@ def watch(
         opened.folder.held("sonde watch"),
         soft_stop("sonde: stopping\n") as cancel,
         _messenger(tell, opened, settings, cancel) as messenger,
+        _listener(listening, settings) as listener,
     ):
         watching = _watch(opened, settings, options)
         watching.stopping = cancel
+        if listener is not None:
+            watching.open_store = watching.place.open  # a project that has sent nothing yet is no mistake
         if not silent:
             _announce(settings, folder)
+            if listener is not None:
+                print(f"listening: {listener.url} (OTEL_EXPORTER_OTLP_ENDPOINT)", file=sys.stderr, flush=True)
         seen: set[tuple[str, int]] = set()
 
         def told(turn: WatchTurn) -> None:
@@ -261,6 +295,52 @@ def _content(path: Path) -> str:
         return read_plain(path, 4096).decode().strip()
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
+
+
+def _check_listening(listening: ListenOptions, settings: Settings, how: WatchFlags) -> None:
+    """ConfigError for flags that do not go together."""
+    from sonde.contexts.traces.catalog import is_server
+
+    if listening.listen is None:
+        given = {
+            "--listen-token-file": listening.listen_token_file,
+            "--retain-days": listening.retain_days,
+            "--retain-gb": listening.retain_gb,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigError(f"{name} is about --listen, which is missing: --listen 127.0.0.1:4318")
+        return
+    if how.once or how.dry_run:
+        raise ConfigError(
+            "--listen goes on until it is stopped; --once and --dry-run read what its store holds (--source)"
+        )
+    if is_server(settings.source):
+        raise ConfigError(
+            f"--listen stores traces in a folder: --source is {settings.source}, give a folder or leave it out"
+        )
+    for name, value in (("--retain-days", listening.retain_days), ("--retain-gb", listening.retain_gb)):
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(f"{name} {value:g} keeps nothing; give a number above 0")
+
+
+@contextmanager
+def _listener(listening: ListenOptions, settings: Settings) -> Generator[Listener | None]:
+    """What takes traces while the watch runs, if that was asked for."""
+    if listening.listen is None:
+        yield None
+        return
+    from sonde.watch.intake import Intake, Retention
+    from sonde.watch.listener import ListenAddress, Listener
+
+    address = ListenAddress.of(listening.listen)
+    token = settings.environ.get("SONDE_LISTEN_TOKEN") or None
+    if listening.listen_token_file is not None:
+        token = _content(listening.listen_token_file)
+    days, gb = listening.retain_days, listening.retain_gb
+    kept = Retention(days=14 if days is None else days, gb=10 if gb is None else gb)
+    with Intake(Path(settings.source), retention=kept) as intake, Listener(intake, address, token=token) as listener:
+        yield listener
 
 
 def _options(pace: PaceOptions, money: MoneyOptions, settings: Settings, *, writeback: bool) -> WatchOptions:

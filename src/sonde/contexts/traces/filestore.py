@@ -19,6 +19,7 @@ from sonde.contexts.traces.shape import shape_gaps
 from sonde.contexts.traces.span import Span, SpanSummary
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, unknown_span, unknown_trace
 from sonde.core.canonical import plural
+from sonde.errors import ToolResponseInvalid
 
 SCANNED_SPANS = 200_000
 _COLUMN_OF = {"name": "name", "span_kind": "kind", "status_code": "status"}
@@ -86,6 +87,9 @@ class IndexStore:
         rows: list[TraceRow] = []
         scanned, last = 0, query.after
         for project, trace_id, count, start_us, end_us, failed in self._each(sql, tuple(values)):
+            numbers = type(count) is type(start_us) is type(end_us) is type(failed) is int
+            if not numbers or type(project) is not str or type(trace_id) is not str:
+                raise ToolResponseInvalid(f"{self.name} is damaged or forged: a trace has columns of the wrong type")
             if query.condition is not None:
                 if scanned >= SCANNED_SPANS:
                     return Page(tuple(rows), f"{scanned} spans were scanned; go on with after={last!r}")
@@ -149,9 +153,7 @@ class IndexStore:
             repeated.append(f"{count - 100} more span ids that appear again are not listed")
         sql = """SELECT span_id, gaps FROM spans JOIN bodies USING (id) WHERE trace_id = ? AND gaps IS NOT NULL
                  ORDER BY start_us, span_id LIMIT 100"""
-        inside = [
-            f"{span_id}: {gap}" for span_id, text in self._all(sql, (trace_id,)) for gap in msgspec.json.decode(text)
-        ]
+        inside = [f"{span_id}: {gap}" for span_id, text in self._all(sql, (trace_id,)) for gap in _gaps_of(text)]
         return [*shape_gaps(self.summaries(trace_id)), *repeated, *inside]
 
     def search(self, words: str, *, limit: int = 100, prefix: bool = False) -> list[tuple[str, str]]:
@@ -172,19 +174,25 @@ class IndexStore:
             yield _span_of(row)
 
     def _all(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        with self._lock:
-            return self._connection.execute(sql, values).fetchall()
+        try:
+            with self._lock:
+                return self._connection.execute(sql, values).fetchall()
+        except sqlite3.DatabaseError as broken:
+            raise ToolResponseInvalid(f"{self.name} cannot be read: {broken}") from None
 
     def _each(self, sql: str, values: tuple[Any, ...]) -> Iterator[Any]:
         """Rows a few at a time: neither all in memory nor the lock held while the caller works."""
-        with self._lock:
-            cursor = self._connection.execute(sql, values)
-        while True:
+        try:
             with self._lock:
-                rows = cursor.fetchmany(50)
-            if not rows:
-                return
-            yield from rows
+                cursor = self._connection.execute(sql, values)
+            while True:
+                with self._lock:
+                    rows = cursor.fetchmany(50)
+                if not rows:
+                    return
+                yield from rows
+        except sqlite3.DatabaseError as broken:
+            raise ToolResponseInvalid(f"{self.name} cannot be read: {broken}") from None
 
 
 class FileStore(IndexStore):
@@ -259,6 +267,13 @@ def terms_of(words: str) -> list[str]:
     return re.findall(r"\w+", unicodedata.normalize("NFC", words))
 
 
+def _gaps_of(text: str) -> tuple[str, ...]:
+    try:
+        return msgspec.json.decode(text, type=tuple[str, ...])
+    except (msgspec.DecodeError, TypeError) as broken:
+        raise ToolResponseInvalid(f"the index of these traces is damaged or forged: {broken}") from None
+
+
 def _span_of(row: tuple[Any, ...]) -> Span:
     *columns, body, gaps, project = row
     attributes, events, resource = decode_body(body)
@@ -267,6 +282,6 @@ def _span_of(row: tuple[Any, ...]) -> Span:
         attributes=attributes,
         events=events,
         project=project,
-        gaps=tuple(msgspec.json.decode(gaps)) if gaps else (),
+        gaps=_gaps_of(gaps) if gaps else (),
         resource=resource,
     )

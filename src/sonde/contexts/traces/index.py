@@ -23,7 +23,7 @@ import msgspec
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.span import Span, SpanEvent, SpanSummary
 from sonde.core.canonical import hash_value
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, ToolResponseInvalid
 
 VERSION = 5
 WORDS_PER_VALUE = 4096
@@ -61,6 +61,11 @@ INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT(trace_id) DO UPDATE SET
   spans = spans + excluded.spans, errors = errors + excluded.errors,
   start_us = min(start_us, excluded.start_us), end_us = max(end_us, excluded.end_us)
 """
+_TEXT, _NUMBER = (str, type(None)), (int, type(None))
+_Value: Any = str | int | float | bool | list[Any] | dict[str, Any] | None
+_BODY: msgspec.msgpack.Decoder[tuple[dict[str, Any], list[tuple[str, int, dict[str, Any]]], dict[str, str]]] = (
+    msgspec.msgpack.Decoder(tuple[dict[str, _Value], list[tuple[str, int, dict[str, _Value]]], dict[str, str]])
+)
 SUMMARY_COLUMNS = (
     "spans.trace_id, spans.span_id, spans.parent_id, spans.name, spans.kind, spans.status, spans.status_message, "
     "spans.start_us, spans.end_us, spans.exception"
@@ -229,8 +234,13 @@ class IndexWriter:
 
 
 def summary_of(row: tuple[Any, ...]) -> SpanSummary:
-    """The summary behind a row of SUMMARY_COLUMNS."""
+    """The summary behind a row of SUMMARY_COLUMNS. In the store of a stranger a column may hold anything."""
     trace_id, span_id, parent_id, name, kind, status, message, start_us, end_us, exception = row
+    texts = type(trace_id) is type(span_id) is type(name) is type(kind) is type(status) is type(message) is str
+    if not texts or type(start_us) is not int or type(parent_id) not in _TEXT or type(end_us) not in _NUMBER:
+        raise ToolResponseInvalid(
+            "the index of these traces is damaged or forged: a span has columns of the wrong type"
+        )
     return SpanSummary(
         trace_id=trace_id,
         span_id=span_id,
@@ -253,7 +263,10 @@ def encode_body(span: Span) -> bytes:
 
 def decode_body(body: bytes) -> tuple[dict[str, Any], tuple[SpanEvent, ...], dict[str, str]]:
     """Attributes, events and the resource back from the index."""
-    attributes, events, resource = msgspec.msgpack.decode(body)
+    try:
+        attributes, events, resource = _BODY.decode(body)
+    except (msgspec.DecodeError, UnicodeError, TypeError, RecursionError) as broken:
+        raise ToolResponseInvalid(f"the index of these traces is damaged or forged: {broken}") from None
     shown = tuple(SpanEvent(name=name, time_us=time_us, attributes=table) for name, time_us, table in events)
     return attributes, shown, resource
 

@@ -24,7 +24,7 @@ from sonde.contexts.traces.filestore import IndexStore
 from sonde.contexts.traces.index import decode_body
 from sonde.core.canonical import clip
 from sonde.core.deadline import Deadline, SystemClock, deadline_in_force
-from sonde.errors import ToolFault
+from sonde.errors import ToolFault, ToolResponseInvalid
 
 MAX_ROWS = 1_000
 CELL_CHARS = 4_000
@@ -127,10 +127,13 @@ class Tables:
         for table, columns in COLUMNS.items():
             run(f"CREATE TABLE {table}({', '.join(columns)})")
         for number, store in enumerate(stores):
-            run("ATTACH ? AS part", (f"{store.index.resolve().as_uri()}?mode=ro",))
-            for table, form in (("spans", _SPANS), ("traces", _TRACES)):
-                run(f"INSERT INTO main.{table} {form}", (store.name, number))
-            run("DETACH part")
+            try:
+                run("ATTACH ? AS part", (f"{store.index.resolve().as_uri()}?mode=ro",))
+                for table, form in (("spans", _SPANS), ("traces", _TRACES)):
+                    run(f"INSERT INTO main.{table} {form}", (store.name, number))
+                run("DETACH part")
+            except sqlite3.DatabaseError as broken:
+                raise ToolResponseInvalid(f"{store.name} cannot be read: {broken}") from None
         run("DROP TABLE temp.chosen")
         run("CREATE INDEX of_trace ON spans(trace_id)")
         run("CREATE INDEX by_id ON spans(span_id)")

@@ -13,7 +13,7 @@ FAST   := not slow and not phoenix and not browser and not local and not journey
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check format test test-python test-node journeys test-hostile test-long test-watch test-slow test-phoenix test-browser test-vscode test-local test-providers
+.PHONY: help venv check format test test-python test-node journeys test-hostile test-long test-watch soak-watch test-slow test-phoenix test-browser test-vscode test-local test-providers
 .PHONY: requirements pins demo local vsix clean test-sdks test-monty test-superloop test-ray test-wheel test-arm64 test-kernels release bench bench-quick docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
@@ -67,8 +67,12 @@ journeys: $(READY) ## whole uses through the installed command, all of them
 test-long: $(READY) ## what takes seconds each: blocks of the docs, examples, killed batches, rlms and commands as processes
 	$(BIN)/pytest -n 2 -m long
 
-test-watch: $(READY) ## 10,000 traces with five faults under a watch that is killed and whose source goes away
+test-watch: $(READY) ## 10,000 traces with five faults under a watch that is killed and whose source goes away; real exporters
+	sh scripts/exporters.sh
 	$(BIN)/pytest -n 0 -m watch tests/watch
+
+soak-watch: $(READY) ## an hour of traces into the listener at half of the bulk indexing rate, retention on
+	$(BIN)/python benchmarks/intake.py --minutes 60
 
 test-hostile: $(READY) ## strangers' files, folders and replies against the whole program, and the longer attacks on the sandbox
 	$(BIN)/pytest -n 2 -m "hostile or hostile_long" tests/hostile tests/escapes tests/sandbox

@@ -12,6 +12,7 @@ import pytest
 
 from cli.cli_program import sonde
 from sonde.batch.limits import Ask, Closed, Limiter, SharedLimits, Slot, Told
+from sonde.batch.result import FoundFailure, ItemResult
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 from sonde.watch import issues
 from sonde.watch.issues import candidates
@@ -166,3 +167,76 @@ def test_a_dry_run_says_what_would_be_spent_and_leaves_no_trace(tmp_path: Path, 
     assert plan["room_usd"] == 5.0
     assert server.requests == ()
     assert not post.folder.exists()
+
+
+def result(label: str, component: str, words: str, *, judge: str = "LLM") -> ItemResult:
+    found = FoundFailure(label=label, component=component, words=words, span_id="s", first=True)
+    return ItemResult(
+        id="i",
+        key="k",
+        engine="rca",
+        status="succeeded",
+        judge=judge,
+        label=label,
+        findings=[found],
+        summary=words,
+        tokens_out=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("second", "merged"),
+    [
+        (("tool_failure", "ledger", "connection to ledger refused at 9 ms"), True),
+        (("tool_failure", "ledger", "certificate has expired"), False),
+        (("retrieval_failure", "ledger", "connection to ledger refused at 9 ms"), False),
+    ],
+)
+def test_groups_with_the_same_proved_cause_are_one_issue_and_a_split_holds(
+    tmp_path: Path, second: tuple[str, str, str], merged: bool
+) -> None:
+    post = post_with(tmp_path, None)
+    post.look(2000)
+    with WatchState(post.folder) as state:
+        one, other = candidates(state, 0)
+        for chosen, found in (
+            (one, ("tool_failure", "ledger", "connection to ledger refused at 5 ms")),
+            (other, second),
+        ):
+            issues.begin(state, chosen, "run", 0.0)
+            issues.conclude(state, chosen, result(*found))
+        numbers = [each.number for each in issues.known_issues(state)]
+        assert numbers == ([1] if merged else [1, 2])
+        if merged:
+            fresh = issues.split(state, 1, 2)
+            issues.conclude(state, other, result(*second))
+            assert sorted(each.number for each in issues.known_issues(state)) == [1, fresh]
+
+
+def test_a_failure_that_a_model_finds_in_a_healthy_trace_is_an_issue(tmp_path: Path) -> None:
+    post = post_with(tmp_path, None, control_share=0.1)
+    post.look(2000)
+    with WatchState(post.folder) as state:
+        control = candidates(state, 0)[-1]
+        issues.begin(state, control, "run", 0.0)
+        issues.conclude(state, control, result("instruction_failure", "plan", "it answered another question"))
+
+        (found,) = issues.known_issues(state, number=3)
+        assert (control.kind, found.judge, found.label, found.traces) == (
+            "control",
+            "LLM",
+            "instruction_failure",
+            (control.trace_id,),
+        )
+        assert all(each.fingerprint != control.fingerprint for each in candidates(state, 0))
+
+
+def test_counts_of_long_ago_are_summed_up_and_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issues, "KEPT_WINDOWS", 5)
+    post = post_with(tmp_path, None, quiet_windows=1)
+    append(post.traces, traffic(30, 1800, [STOCK], begin=2000, first=500))
+    post.look(9000)
+
+    with WatchState(post.folder) as state:
+        assert post.issues()[1].count == 30 + 15
+        assert state.one("SELECT count(*) FROM hits WHERE signature = 1") < 15

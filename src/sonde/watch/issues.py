@@ -33,6 +33,9 @@ IssueState = Literal["new", "ongoing", "regressed", "reopened", "resolved"]
 SAMPLES = 5  # failures of a group that later ones are grouped with, and traces that stand for it
 MAX_SIGNATURES = 2_000
 MAX_AFFECTED = 1_000
+MAX_RELEASES = 10_000
+KEPT_WINDOWS = 10_000  # for which counts are kept one by one
+LONG_AGO = -(1 << 62)  # the window under which older counts are summed up
 MAX_NOTE = 4_000
 TREND = 24  # windows
 SAME_CAUSE = 0.5
@@ -257,9 +260,9 @@ def take_in(state: WatchState, window: int, looks: Sequence[TraceLook], rules: I
     shown: dict[int, list[TraceLook]] = {}
     for look in failed:
         shown.setdefault(signatures[look.row.trace_id], []).append(look)
-    for look in looks:
-        for release in _values(look, "releases"):
-            state.change("INSERT OR IGNORE INTO releases VALUES (?, ?)", release, look.facts.start_us)
+    if int(state.one("SELECT count(*) FROM releases")) < MAX_RELEASES:
+        released = [(release, look.facts.start_us) for look in looks for release in _values(look, "releases")]
+        state.change_many("INSERT OR IGNORE INTO releases VALUES (?, ?)", sorted(released, key=lambda one: one[1]))
     for signature, members in shown.items():
         _count(state, signature, window, members)
         _advance(state, signature, window, members, rules)
@@ -438,7 +441,15 @@ def forget(state: WatchState, before_us: int, window: int, rules: IssueRules) ->
     for table in ("hits", "affected"):
         state.change(f"DELETE FROM {table} WHERE signature IN ({old})", window - 24 * rules.hour)  # noqa: S608 - constants only
     state.change("DELETE FROM signatures WHERE issue IS NULL AND last_window < ?", window - 24 * rules.hour)
-    state.change("DELETE FROM windows WHERE window < ?", window - max(10_000, 10 * rules.quiet_windows))
+    oldest = window - max(KEPT_WINDOWS, 10 * rules.quiet_windows)
+    if state.rows("SELECT 1 FROM windows WHERE window < ? LIMIT 1", oldest):
+        state.change("DELETE FROM windows WHERE window < ?", oldest)
+        state.change(
+            "INSERT INTO hits SELECT signature, ?, sum(count) FROM hits WHERE window < ? AND window > ? GROUP BY signature "
+            "ON CONFLICT (signature, window) DO UPDATE SET count = count + excluded.count",
+            *(LONG_AGO, oldest, LONG_AGO),
+        )
+        state.change("DELETE FROM hits WHERE window < ? AND window > ?", oldest, LONG_AGO)
 
 
 # --- what to investigate --------------------------------------------------------------------------------------------------------------

@@ -204,8 +204,11 @@ class TraceWatch:
         return replace(done, happenings=tuple(happenings(self.state, after=known)))
 
     def wait_s(self) -> float:
-        """How long to wait before the next turn: longer and longer while the source is away."""
-        return min(max(LONGEST_WAIT_S, self.options.every_s), self.options.every_s * 2**self._outages)
+        """How long to wait before the next turn: until the next window is over, or longer and longer while the source is away."""
+        every, settle = self.options.every_s, self.options.settle_s
+        if self._outages:
+            return min(max(LONGEST_WAIT_S, every), every * 2**self._outages)
+        return every - (self._now() - settle) % every
 
     def _now(self) -> float:
         return self.clock.utc().timestamp()

@@ -105,6 +105,8 @@ def list_(*, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int:
     print(
         f"{plural(len(shown), 'open issue')}{more}; {view.traces:,} traces read, {shown_cost(view.spent_day_usd)} spent in a day"
     )
+    if view.outage:
+        print(f"the watch could not read its source for {view.behind_s:.0f} s: {one_line(view.outage, 200)}")
     return 0
 
 

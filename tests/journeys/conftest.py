@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
 
 
-@pytest.fixture
-def person(tmp_path: Path) -> Person:
+@pytest.fixture(params=["kernel", pytest.param("monty", marks=[pytest.mark.monty, pytest.mark.journey])])
+def person(request: pytest.FixtureRequest, tmp_path: Path) -> Person:
+    """Once as on Linux, and once as with the portable backend (scripts/test_monty.sh)."""
     for name in ("home", "work"):
         (tmp_path / name).mkdir()
-    return Person(home=tmp_path / "home", folder=tmp_path / "work")
+    environ: dict[str, str] = {}
+    if request.param == "monty":
+        pytest.importorskip("pydantic_monty", reason="pydantic-monty is not installed: scripts/test_monty.sh")
+        environ = {name: value for name, value in os.environ.items() if name in ("PYTHONPATH", "MONTY_BIN")}
+        environ["SONDE_BACKEND"] = "monty"
+    return Person(home=tmp_path / "home", folder=tmp_path / "work", environ=environ)
 
 
 @pytest.fixture(scope="session")

@@ -5,4 +5,4 @@ cd "$(dirname "$0")/.."
 home="$PWD/.tools/monty"
 test -x "$home/bin/monty" || .venv/bin/uv pip install --quiet --python .venv/bin/python --target "$home" --no-deps \
   "pydantic-monty-client>=1.4" "pydantic-monty-runtime>=1.4"
-PYTHONPATH="$home" MONTY_BIN="$home/bin/monty" exec .venv/bin/python -m pytest -m monty tests/sandbox tests/escapes tests/cli tests/runtime "$@"
+PYTHONPATH="$home" MONTY_BIN="$home/bin/monty" exec .venv/bin/python -m pytest -m monty tests/sandbox tests/escapes tests/cli tests/runtime tests/journeys tests/portable "$@"

@@ -16,6 +16,7 @@ import importlib
 import importlib.abc
 import os
 import select
+import selectors
 import signal
 import socket
 import sys
@@ -85,6 +86,7 @@ def go_to(system: str) -> None:
     for name in EARLY:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    selectors.DefaultSelector = selectors.SelectSelector  # the one that every system has
     _take(LINUX_ONLY)
     real = ctypes.CDLL
     if system == "win32":

@@ -89,10 +89,13 @@ def test_a_question_without_a_model_is_answered_kept_and_replayed(system: str, t
     [
         (("ask", "q", "a.txt", "--model", "command:cat"), "--base-url"),
         (("edit", "task", "--model", "openai:none"), "WSL2"),
+        (("batch", "items.jsonl"), "WSL2"),
+        (("rlms",), "WSL2"),
     ],
 )
 def test_what_windows_cannot_do_is_refused_by_name(words: tuple[str, ...], named: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text\n")
+    (tmp_path / "items.jsonl").write_text('{"id": "1", "engine": "ask", "question": "q", "paths": ["a.txt"]}\n')
 
     shown = run("win32", COMMAND, *words, cwd=tmp_path)
 

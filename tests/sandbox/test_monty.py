@@ -357,3 +357,33 @@ def test_importing_the_sandbox_needs_no_kernel_of_linux() -> None:
     done = subprocess.run([sys.executable, "-c", strip + "import sonde.sandbox, sonde.sandbox.portable"], check=False)
 
     assert done.returncode == 0
+
+
+@needs_monty
+@pytest.mark.parametrize(
+    ("profile", "code"),
+    [
+        ("strict", "import json"),
+        ("strict", "class A: pass"),
+        ("strict", "x = ''.__class__"),
+        ("strict", "[].no_such_method()"),
+        ("assign-only", "nav_info()"),
+        ("assign-only", "x = nav_info(1 + 1)"),
+    ],
+)
+def test_a_profile_refuses_with_the_words_of_the_kernel_backend(profile: str, code: str) -> None:
+    faults: list[ExecFault] = []
+    for backend in ("kernel", "monty"):
+        with open_box(backend, profile=profile, host=serve, functions=["nav_info"]) as box:
+            faults.append(fault_of(box, code))
+
+    assert faults[0] == faults[1]
+
+
+@needs_monty
+@pytest.mark.parametrize("module", ["csv", "os", "subprocess"])
+def test_a_module_outside_the_profile_is_an_import_fault_whether_monty_has_it_or_not(module: str) -> None:
+    with open_box("monty", profile="analysis") as box:
+        assert fault_of(box, f"import {module}").kind == "import"
+    with open_box("monty", profile="open") as box:
+        assert box.execute("import csv").ok

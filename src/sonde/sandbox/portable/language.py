@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
@@ -18,8 +19,6 @@ from sonde.errors import SandboxUnavailable, how_to_install
 from sonde.sandbox.policy import ALLOWED_MODULES, Profile
 
 MAX_REFUSALS = 20
-HOST_MODULES = frozenset({"os", "sys", "pathlib", "asyncio", "time", "random"})
-"""Modules that Monty has besides those of the analysis profile; asked about like the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +113,7 @@ def language() -> Language:
             return Language(
                 version=monty.__version__,
                 lacks=tuple(lack for lack in LACKS if not _runs(monty, session, lack.probe)),
-                modules=frozenset(
-                    name for name in ALLOWED_MODULES | HOST_MODULES if _runs(monty, session, f"import {name}")
-                ),
+                modules=frozenset(name for name in sys.stdlib_module_names if _runs(monty, session, f"import {name}")),
             )
     except (OSError, RuntimeError, monty.MontyError) as error:
         raise SandboxUnavailable(

@@ -16,7 +16,7 @@ from sonde.batch.result import FoundFailure, ItemResult
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 from sonde.watch import issues
 from sonde.watch.issues import candidates
-from sonde.watch.loop import Ledger, WatchOptions
+from sonde.watch.loop import Ledger, WatchOptions, keep_watch
 from sonde.watch.state import WatchState
 from watch.test_watch_day import LOOK, MODEL, SUBMIT
 from watch.watch_scene import Fault, HandClock, Post, append, traffic
@@ -240,3 +240,26 @@ def test_counts_of_long_ago_are_summed_up_and_not_lost(tmp_path: Path, monkeypat
     with WatchState(post.folder) as state:
         assert post.issues()[1].count == 30 + 15
         assert state.one("SELECT count(*) FROM hits WHERE signature = 1") < 15
+
+
+@pytest.mark.long
+def test_a_watch_that_is_stopped_in_an_investigation_continues_it_and_pays_no_reply_twice(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def stopping(seen: SeenRequest) -> str | ScriptedReply:
+        stop.set()
+        return reply(seen)
+
+    with ScriptedServer(stopping) as server:
+        post = post_with(tmp_path, server)
+        post.clock.seconds = 2000
+        with WatchState(post.folder, create=True) as state:
+            watching = post.watch(state)
+            watching.stopping = stop
+            keep_watch(watching, lambda _: None)
+        asked = len(server.requests)
+        told = post.look(9000)
+
+    assert asked == 1
+    assert sorted(told) == ["investigated 1", "investigated 2"]
+    assert len(server.requests) == 4

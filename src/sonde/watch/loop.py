@@ -1,7 +1,7 @@
 """The loop of a watch: read complete traces window by window, let code judge all of them, spend the model's budget where it teaches most.
 
     watch = TraceWatch(state, place, settings, WatchOptions(every_s=60))
-    turn = watch.turn()          # all windows that are over, then at most one investigation
+    turn = watch.turn()          # all windows that are over, or else one investigation
     keep_watch(watch, print)     # turns until it is stopped
 
 Windows lie in the traces' own time; ours only says what is over by now, so neither a stopped watch, a source that was away nor a clock
@@ -17,6 +17,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,6 +57,7 @@ from sonde.watch.state import FILE, StateUnusable, WatchState
 SECOND_US = 1_000_000
 AHEAD_S = 3_600.0  # how far a trace's clock may be ahead of ours before it waits
 LONGEST_S = 6 * 3_600.0  # a trace that goes on for longer is read as it is
+LOOK_S = 0.2  # how soon a stop is noticed
 PAGE = 500
 MOST_ROWS = 20_000  # of traces listed before the windows among them are read
 HELD_SPANS = 2_000
@@ -186,7 +188,7 @@ class TraceWatch:
         self._begun = True
 
     def turn(self) -> WatchTurn:
-        """Read every window that is over, then investigate what teaches most, if a model and money are there."""
+        """Read every window that is over. If none is, investigate what teaches most, if a model and money are there."""
         if not self._begun:
             self.start()
         known = int(self.state.one("SELECT coalesce(max(id), 0) FROM happenings"))
@@ -199,7 +201,7 @@ class TraceWatch:
             if isinstance(error, ConfigError) and not self.state.recall("cursor_us"):
                 raise  # the first look: a mistyped source, not one that is away
             done = self._out(error)
-        if not self.stopping.is_set() and not done.outage:
+        if not (self.stopping.is_set() or done.outage or done.windows):  # what was read is told before money is spent
             done = self._investigate(done)
         return replace(done, happenings=tuple(happenings(self.state, after=known)))
 
@@ -417,7 +419,7 @@ class TraceWatch:
         ledger = Ledger(state, limiter, chosen.fingerprint, self.clock, self.stopping)
         station = Station(order, ledger)
         try:
-            result = station.work(Job(item=item, attempt=chosen.attempt))
+            result = _done_aside(station, Job(item=item, attempt=chosen.attempt))
         except Paused:
             if ledger.wanted_usd:
                 state.remember(f"request_usd {self.settings.model}", ledger.wanted_usd)
@@ -441,6 +443,23 @@ class TraceWatch:
             self._now() + seconds,
             chosen.fingerprint,
         )
+
+
+def _done_aside(station: Station, job: Job) -> ItemResult:
+    """Do a job in a thread of its own, as a batch does: a signal then pauses the run before its next request instead of ending it."""
+    done: Future[ItemResult] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(station.work(job))
+        except BaseException as error:  # noqa: BLE001  # it is raised in the thread that waits
+            done.set_exception(error)
+
+    thread = threading.Thread(target=work, name="investigation", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(LOOK_S)
+    return done.result()
 
 
 def _drawn(trace_id: str) -> str:

@@ -205,7 +205,7 @@ def watch(
     with (
         WatchState(folder, create=True) as opened,
         opened.folder.held("sonde watch"),
-        soft_stop("sonde: stopping\n") as cancel,
+        soft_stop("sonde: stopping; a request under way is waited for (Ctrl-C again kills)\n") as cancel,
         _messenger(tell, opened, settings, cancel) as messenger,
         _listener(listening, settings) as listener,
     ):
@@ -437,7 +437,7 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
         ended = (
             "waits"
             if result is None
-            else f"{result.status}: {result.label or result.message}, {shown_cost(result.cost_usd)}"
+            else f"{result.status}: {result.label or result.message}, {shown_cost(None if result.unpriced else result.cost_usd)}"
         )
         print(
             one_line(f"investigated trace {turn.investigated.trace_id} ({turn.investigated.kind}): {ended}", 300),

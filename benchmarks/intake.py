@@ -13,6 +13,7 @@ import argparse
 import base64
 import http.client
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -82,16 +83,16 @@ def _b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def bulk_rate(folder: Path, size: int, count: int = 100_000) -> float:
-    """Spans a second into the index of a file of OTel JSON."""
+def bulk_rate(folder: Path, size: int, count: int = 100_000) -> tuple[float, float]:
+    """Spans a second into the index of a file of OTel JSON, and microseconds of processor time a span."""
     path = folder / "bulk.jsonl"
     write(path, count, size, "otlp")
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), time.process_time()
     FileStore(path, cache=folder / "cache").close()
-    rate = count / (time.perf_counter() - started)
+    rate, work = count / (time.perf_counter() - started), (time.process_time() - worked) / count * 1e6
     path.unlink()
     shutil.rmtree(folder / "cache")
-    return rate
+    return rate, work
 
 
 def serve(store: Path, gb: float) -> None:
@@ -151,6 +152,11 @@ def memory_mb(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
+def processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=10)
@@ -164,13 +170,16 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="sonde-bench-") as name:
         folder = Path(name)
-        bulk = bulk_rate(folder, options.size)
-        print(f"bulk: {bulk:,.0f} spans/s; sending {options.share} of it for {options.minutes:g} minutes", flush=True)
+        bulk, work = bulk_rate(folder, options.size)
+        print(f"bulk: {bulk:,.0f} spans/s, {work:.0f} µs of processor time a span", flush=True)
+        print(f"sending {options.share} of that rate for {options.minutes:g} minutes", flush=True)
         store = folder / "store"
         command = [sys.executable, __file__, "--serve", str(store), "--gb", str(options.gb)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
             failed = not measure(server, store, bulk, options)
             server.communicate()
+        again, work = bulk_rate(folder, options.size)
+        print(f"bulk after that: {again:,.0f} spans/s, {work:.0f} µs a span")
     sys.exit(failed)
 
 
@@ -181,16 +190,20 @@ def measure(server: subprocess.Popen[str], store: Path, bulk: float, options: ar
     began = time.monotonic()
     load = Load(url, Requests(options.size), options.share * bulk, began + options.minutes * 60)
     samples = max(6, min(20, round(options.minutes * 2)))
-    print("| minute | spans/s | of bulk | memory MB | store MB | log MB | sent again |\n|---|---|---|---|---|---|---|")
+    print(
+        "| minute | spans/s | of bulk | µs/span | memory MB | store MB | log MB | sent again |\n|---|---|---|---|---|---|---|---|"
+    )
     sizes: list[float] = []
-    before, at = 0, began
+    before, at, worked = 0, began, 0.0
     for sample in range(1, samples + 1):
         time.sleep(max(0.0, began + sample * options.minutes * 60 / samples - time.monotonic()))
         done, now = load.acknowledged, time.monotonic()
-        rate, before, at = (done - before) / (now - at), done, now
+        work = processor_s(server.pid)
+        spent = (work - worked) / max(1, done - before) * 1e6
+        rate, before, at, worked = (done - before) / (now - at), done, now, work
         sizes.append(memory_mb(server.pid))
         disk = [(store / f"spans.sqlite{each}").stat().st_size / 1e6 for each in ("", "-wal")]
-        row = [f"{(now - began) / 60:.1f}", f"{rate:,.0f}", f"{rate / bulk:.2f}", f"{sizes[-1]:.0f}"]
+        row = [f"{(now - began) / 60:.1f}", f"{rate:,.0f}", f"{rate / bulk:.2f}", f"{spent:.0f}", f"{sizes[-1]:.0f}"]
         print(f"| {' | '.join([*row, *(f'{each:.0f}' for each in disk), str(load.later)])} |", flush=True)
     for thread in load.threads:
         thread.join()

@@ -99,14 +99,14 @@ def test_traces_older_than_the_retention_go_whole_by_the_time_they_arrived(tmp_p
 def test_a_store_stays_within_its_room_and_keeps_the_newest(tmp_path: Path) -> None:
     text = values(("input.value", {"stringValue": "word " * 2000}))
     with Intake(tmp_path, retention=Retention(gb=0.001)) as intake:
-        for number in range(1, 400):
+        for number in range(1, 200):
             intake.accept(spans(span(number, trace=number, attributes=text))).settled()
     assert (tmp_path / "spans.sqlite").stat().st_size < 1_500_000
     with FileStore(tmp_path) as store:
         rows = store.traces(TraceQuery(limit=1000)).rows
-        assert rows[-1].trace_id == trace_id(399)
-        assert 10 < len(rows) < 200
-        assert [int(row.trace_id, 16) for row in rows] == list(range(400 - len(rows), 400))
+        assert rows[-1].trace_id == trace_id(199)
+        assert 10 < len(rows) < 150
+        assert [int(row.trace_id, 16) for row in rows] == list(range(200 - len(rows), 200))
 
 
 def test_numbers_are_not_used_again_after_everything_has_gone(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.files.file_list import ARCHIVES, Entry
 from sonde.contexts.files.library import glob_pattern
 from sonde.contexts.files.text import PAGE_SUFFIXES, LineIndex, open_archive, open_text, read_lines
-from sonde.contexts.traces.cache import SUFFIXES
+from sonde.contexts.traces.cache import SUFFIXES, store_of
 from sonde.contexts.traces.catalog import is_server, query_of
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.joined import StorePart
@@ -366,6 +366,8 @@ class _CitedSources:
         if not self._allows(source):
             return None
         with suppress(SondeError, OSError, ValueError):
+            if store_of(source) is not None:  # it needs no index, however large it is
+                return self._opened.enter_context(FileStore(source))
             files = [source] if source.is_file() else list(islice(source.rglob("*"), TRACE_FILES + 1))
             sizes = [
                 file.stat().st_size for file in files if file.is_file() and file.suffix in (*SUFFIXES, source.suffix)

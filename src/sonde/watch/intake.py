@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+import msgspec
+
 from sonde.contexts.traces.index import (
     INDEXES,
     SCHEMA,
@@ -234,31 +236,38 @@ class Intake:
         before = self._too_old() if self._retention.days is not None else 0
         if self._retention.gb is not None and self._used() > FULLEST * self._retention.gb * 1e9:
             before = self._last + 1
-        doomed = "SELECT DISTINCT trace_id FROM (SELECT trace_id FROM spans WHERE id < ? ORDER BY id LIMIT ?)"
-        traces = [trace_id for (trace_id,) in run(doomed, (before, EXPIRED_SPANS)).fetchall()] if before else []
-        # The newest span of a trace goes first, so that one that is cut off here is found again by its oldest one.
-        query = f"SELECT spans.id, {SUMMARY_COLUMNS}, body FROM spans JOIN bodies USING (id) WHERE trace_id = ? ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants only
-        gone = 0
-        if not traces:
+        if not before:
             return False
+        oldest = "SELECT DISTINCT trace_id FROM (SELECT trace_id FROM spans WHERE id < ? ORDER BY id LIMIT ?)"
+        traces = _listed(run(oldest, (before, EXPIRED_SPANS)).fetchall())
+        # The newest span of a trace goes first, so that one that is cut off here is found again by its oldest one.
+        doomed = """SELECT spans.id FROM json_each(?) AS doomed JOIN spans ON trace_id = doomed.value
+                    ORDER BY doomed.key, spans.id DESC LIMIT ?"""
+        numbers = run(doomed, (traces, EXPIRED_SPANS)).fetchall()
+        if not numbers:
+            return False
+        content = f"""SELECT spans.id, {SUMMARY_COLUMNS}, body FROM json_each(?) AS doomed
+                      JOIN spans ON spans.id = doomed.value JOIN bodies ON bodies.id = spans.id"""  # noqa: S608 - constants only
+        words: list[tuple[int, str]] = []
+        counts: dict[str, list[int]] = {}
+        for row in run(content, (_listed(numbers),)):
+            span = _span_of(row)
+            words.append((row[0], words_of(span)[0]))
+            count = counts.setdefault(span.summary.trace_id, [0, 0])
+            count[0] += 1
+            count[1] += span.summary.status == "ERROR"
         run("BEGIN IMMEDIATE")
-        for trace_id in traces:
-            if gone >= EXPIRED_SPANS:
-                break
-            rows = run(query, (trace_id, EXPIRED_SPANS - gone)).fetchall()
-            words = [(row[0], words_of(_span_of(row))[0]) for row in rows]
-            numbers = [(row[0],) for row in rows]
-            self._connection.executemany("INSERT INTO words(words, rowid, text) VALUES ('delete', ?, ?)", words)
-            self._connection.executemany("DELETE FROM bodies WHERE id = ?", numbers)
-            self._connection.executemany("DELETE FROM spans WHERE id = ?", numbers)
-            failed = sum(summary_of(row[1:-1]).status == "ERROR" for row in rows)
-            change = "UPDATE traces SET spans = spans - ?, errors = errors - ? WHERE trace_id = ?"
-            run(change, (len(rows), failed, trace_id))
-            if run("DELETE FROM traces WHERE trace_id = ? AND spans <= 0", (trace_id,)).rowcount:
-                run("DELETE FROM gaps WHERE trace_id = ?", (trace_id,))
-            gone += len(rows)
+        each = self._connection.executemany
+        each("INSERT INTO words(words, rowid, text) VALUES ('delete', ?, ?)", words)
+        each("DELETE FROM bodies WHERE id = ?", numbers)
+        each("DELETE FROM spans WHERE id = ?", numbers)
+        less = [(spans, failed, trace_id) for trace_id, (spans, failed) in counts.items()]
+        each("UPDATE traces SET spans = spans - ?, errors = errors - ? WHERE trace_id = ?", less)
+        gone = [(trace_id,) for trace_id in counts]
+        each("DELETE FROM gaps WHERE trace_id = ?1 AND (SELECT spans <= 0 FROM traces WHERE trace_id = ?1)", gone)
+        each("DELETE FROM traces WHERE trace_id = ? AND spans <= 0", gone)
         run("COMMIT")
-        self.expired += gone
+        self.expired += len(numbers)
         if self._retention.gb is not None and self._pages("page_count") > self._retention.gb * 1e9:
             run("PRAGMA incremental_vacuum(1000)").fetchall()
         return True
@@ -279,6 +288,11 @@ class Intake:
         """Bytes in pages of this kind."""
         run = self._connection.execute
         return run(f"PRAGMA {which}").fetchone()[0] * run("PRAGMA page_size").fetchone()[0]
+
+
+def _listed(rows: list[tuple[Any, ...]]) -> str:
+    """The first column, for json_each."""
+    return msgspec.json.encode([row[0] for row in rows]).decode()
 
 
 def _span_of(row: tuple[Any, ...]) -> Span:

@@ -54,8 +54,11 @@ CREATE INDEX IF NOT EXISTS failed_spans ON spans(trace_id) WHERE status = 'ERROR
 """
 STORE_FILE = "spans.sqlite"
 STORE_MARK = 0x534F_4E44  # SQLite's application_id
-STORE_TABLES = "CREATE TABLE arrivals(id INTEGER PRIMARY KEY, at INTEGER);"
-"""When spans arrived: those from `id` on not before `at`, in seconds since 1970."""
+STORE_TABLES = """
+CREATE TABLE arrivals(id INTEGER PRIMARY KEY, at INTEGER);
+CREATE INDEX traces_by_start ON traces(start_us, trace_id);
+"""
+"""When spans arrived: those from `id` on not before `at`, in seconds since 1970. A watch lists the newest traces every minute."""
 _UPSERT_TRACE = """
 INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT(trace_id) DO UPDATE SET
   spans = spans + excluded.spans, errors = errors + excluded.errors,

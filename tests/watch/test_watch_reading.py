@@ -130,3 +130,15 @@ def test_a_state_belongs_to_one_source(post: Post) -> None:
 
     with pytest.raises(ConfigError, match="every_s '60'"):
         other.look(200)
+
+
+def test_traces_from_before_the_first_start_stay_unread_after_later_starts(post: Post) -> None:
+    append(post.traces, traffic(20, 1200, [STOCK]))
+    since = int(post.clock.utc().timestamp() * 1e6) + 600_000_000
+    post.options = replace(post.options, since_us=since)
+    post.look(2000)
+    post.options = replace(post.options, since_us=since + 5_000_000_000)
+    append(post.traces, traffic(5, 60, [STOCK], begin=2000, first=100))
+    post.look(3000)
+
+    assert post.traces_read() == 10 + 5

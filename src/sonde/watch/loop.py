@@ -184,6 +184,8 @@ class TraceWatch:
                         f"{state.folder.path} belongs to a watch with {key} {known!r}, not {value!r}; give this one its own: --state DIR"
                     )
                 state.remember(key, value)
+            if not state.recall("cursor_us"):  # where the first start began holds for all
+                state.remember("since_us", "" if self.options.since_us is None else self.options.since_us)
         state.count_lost(self._now())
         self._begun = True
 
@@ -258,10 +260,11 @@ class TraceWatch:
         options, state = self.options, self.state
         every_us, settle_us = int(options.every_s * SECOND_US), int(options.settle_s * SECOND_US)
         now_us = int(self._now() * SECOND_US)
-        low = options.since_us
+        low = state.number("since_us") if state.recall("since_us") else None
         if cursor := state.number("cursor_us"):
             # A root begins before its children, and often arrives after them.
-            low = min(cursor, state.number("pending_us", cursor)) - int(options.late_s * SECOND_US)
+            back = min(cursor, state.number("pending_us", cursor)) - int(options.late_s * SECOND_US)
+            low = back if low is None else max(low, back)
         query = TraceQuery(project=project, start_us=low, limit=PAGE)
         ready: dict[int, list[TraceRow]] = {}
         pending, latest, listed = now_us, 0, 0
@@ -269,7 +272,8 @@ class TraceWatch:
         waiting: list[TraceRow] = []
         while True:
             page = store.traces(query)
-            fresh = [row for row in page.rows if self._is_fresh(row)]
+            known = "SELECT end_us, spans FROM traces WHERE trace_id = ?"
+            fresh = [row for row in page.rows if state.rows(known, row.trace_id) != [(row.end_us, row.span_count)]]
             listed += len(fresh)
             sane = [row for row in fresh if row.end_us <= now_us + AHEAD_S * SECOND_US]
             waiting += sane
@@ -291,10 +295,6 @@ class TraceWatch:
                 pending = min(pending, row.start_us)
         state.remember("pending_us", max(pending, now_us - int(LONGEST_S * SECOND_US)))
         return ready, over_us, more
-
-    def _is_fresh(self, row: TraceRow) -> bool:
-        found = self.state.rows("SELECT end_us, spans FROM traces WHERE trace_id = ?", row.trace_id)
-        return not found or found[0] != (row.end_us, row.span_count)
 
     def _read(self, store: TraceStore, window: int, rows: list[TraceRow], behind_s: float) -> int:
         """One window: read its traces, then write all of it at once; how many failed."""
@@ -398,11 +398,6 @@ class TraceWatch:
             return replace(done, investigated=chosen, result=self._run(chosen, room))
         return done
 
-    def _item(self, chosen: Candidate) -> Item:
-        fields = {"trace_ids": [chosen.trace_id], "source": self.place.name}
-        fields |= {"project": self.place.project} if self.place.project else {}
-        return Item(id=f"{chosen.kind}-{chosen.fingerprint[:12]}", engine="rca", fields=fields)
-
     def _run(self, chosen: Candidate, room_usd: float) -> ItemResult | None:
         """An ordinary rca in its own folder, begun or resumed; None if it waits for money, the model or the source."""
         state, settings = self.state, self.settings
@@ -412,7 +407,9 @@ class TraceWatch:
             most = min(most or left, left)
         if most is not None:
             settings = replace(settings, knobs={**settings.knobs, "max_cost_usd": most})
-        item = self._item(chosen)
+        fields = {"trace_ids": [chosen.trace_id], "source": self.place.name}
+        fields |= {"project": self.place.project} if self.place.project else {}
+        item = Item(id=f"{chosen.kind}-{chosen.fingerprint[:12]}", engine="rca", fields=fields)
         begin(state, chosen, state.folder.run_dir(item, chosen.attempt).run_id, self._now())
         limiter = Limiter(SharedLimits(max_cost_usd=room_usd, concurrency=1), clock=self.clock)
         order = Order(settings=settings, folder=state.folder.path, writeback=self.options.writeback)

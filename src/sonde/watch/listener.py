@@ -274,7 +274,7 @@ class _OtlpExchange(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         encoding: otlp.Encoding = "application/json"
-        self._unread = True
+        self._unread, self._taken = True, 0
         try:
             encoding = self._check()
             with self.server.room() as room:
@@ -351,6 +351,7 @@ class _OtlpExchange(BaseHTTPRequestHandler):
             part = self.rfile.read1(min(size, _BLOCK))
             if not part:
                 raise ConnectionAbortedError("the client hung up within the body")
+            self._taken += len(part)
             room.take(len(part))
             parts.append(part)
             size -= len(part)
@@ -405,7 +406,7 @@ class _OtlpExchange(BaseHTTPRequestHandler):
         self.close_connection = True
         self._timer.until = min(self._timer.until, time.monotonic() + 5.0)
         length = self.headers.get("Content-Length", "")
-        left = int(length) if length.isascii() and length.isdigit() and len(length) < 18 else BODY_BYTES
+        left = int(length) - self._taken if length.isascii() and length.isdigit() and len(length) < 18 else BODY_BYTES
         chunked = "Transfer-Encoding" in self.headers
         with _hung_up():
             while left > 0 and (part := self.rfile.read1(min(left, _BLOCK))):

@@ -30,7 +30,7 @@ from traces import otlp, spans, write
 
 from sonde.contexts.traces.filestore import FileStore
 from sonde.watch.intake import Intake, Retention
-from sonde.watch.listener import ListenAddress, Listener
+from sonde.watch.listener import ListenAddress, OtlpListener
 
 BATCH = 512
 SENDERS = 4
@@ -99,7 +99,7 @@ def serve(store: Path, gb: float) -> None:
     """The other process: says its address, and at each line on its input what it has done."""
     with (
         Intake(store, retention=Retention(gb=gb, days=1)) as intake,
-        Listener(intake, ListenAddress.of("0")) as listener,
+        OtlpListener(intake, ListenAddress.of("0")) as listener,
     ):
         print(listener.url, flush=True)
         for _ in sys.stdin:

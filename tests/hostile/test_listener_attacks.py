@@ -22,7 +22,7 @@ from victim import Victim, one_in_make_test
 from journeys.journey import SONDE
 from sonde.watch import listener
 from sonde.watch.intake import Intake
-from sonde.watch.listener import ListenAddress, Listener
+from sonde.watch.listener import ListenAddress, OtlpListener
 
 PATIENCE_S = 240.0
 JSON = {"Content-Type": "application/json"}
@@ -43,7 +43,7 @@ def body(number: int = 1, **fields: Any) -> bytes:
 
 @contextmanager
 def listening(folder: Path) -> Generator[int]:
-    with Intake(folder) as intake, Listener(intake, ListenAddress("127.0.0.1", 0)) as door:
+    with Intake(folder) as intake, OtlpListener(intake, ListenAddress("127.0.0.1", 0)) as door:
         yield int(door.url.rpartition(":")[2])
 
 

@@ -17,7 +17,7 @@ from otlp_bodies import as_json, as_protobuf, request, span, trace_id
 from sonde.contexts.traces.filestore import FileStore
 from sonde.errors import ConfigError
 from sonde.watch.intake import Intake
-from sonde.watch.listener import ListenAddress, Listener
+from sonde.watch.listener import ListenAddress, OtlpListener
 
 LOOPBACK = ListenAddress("127.0.0.1", 0)
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
@@ -31,7 +31,7 @@ def listening(
 ) -> Generator[http.client.HTTPConnection]:
     with (
         Intake(folder, queued_bytes=queued_bytes) as intake,
-        Listener(intake, address, token=token) as listener,
+        OtlpListener(intake, address, token=token) as listener,
         closing(http.client.HTTPConnection("127.0.0.1", int(listener.url.rpartition(":")[2]), timeout=60)) as line,
     ):
         yield line

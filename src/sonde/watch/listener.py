@@ -51,7 +51,7 @@ _ENCODINGS: dict[str, otlp.Encoding] = {
 _RPC = {400: 3, 401: 16, 403: 7, 413: 8, 415: 3, 503: 14}  # codes of google.rpc for our statuses
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """A request that is answered with this status."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
@@ -84,7 +84,7 @@ class ListenAddress:
             return False
 
 
-class Listener:
+class OtlpListener:
     """Serves an intake until closed, at `url`. Port 0 picks a free one. Anything but loopback needs a token."""
 
     def __init__(self, intake: Intake, address: ListenAddress, *, token: str | None = None) -> None:
@@ -201,7 +201,7 @@ class _OtlpServer(ThreadingHTTPServer):
         """Count bytes of bodies in memory; refuses more than BODIES_BYTES."""
         with self._guard:
             if size > 0 and self._bodies + size > BODIES_BYTES:
-                raise Refused(
+                raise RefusedRequest(
                     HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once: send it again in a few seconds"
                 )
             self._bodies += size
@@ -286,7 +286,7 @@ class _OtlpExchange(BaseHTTPRequestHandler):
                     refused = [*received.refused]
                     del received, sent  # while others wait for the disk too
             refused += delivery.settled()
-        except Refused as refusal:
+        except RefusedRequest as refusal:
             self._fail(encoding, refusal.status, refusal.reason)
         except otlp.TooMuch as much:
             self._fail(encoding, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(much))
@@ -306,28 +306,30 @@ class _OtlpExchange(BaseHTTPRequestHandler):
     def _check(self) -> otlp.Encoding:
         """The encoding of a request that may be read: it asks for the right thing, by a right name, and may do so."""
         if self.server.address.loopback and not _LOOPBACK_NAME.fullmatch(self.headers.get("Host", "")):
-            raise Refused(HTTPStatus.FORBIDDEN, "this listener answers to 127.0.0.1 and localhost only")
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, "this listener answers to 127.0.0.1 and localhost only")
         if "Origin" in self.headers:
-            raise Refused(HTTPStatus.FORBIDDEN, "web pages may not send traces here")
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, "web pages may not send traces here")
         if self.server.token is not None:
             scheme, _, given = self.headers.get("Authorization", "").partition(" ")
             same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self.server.token)
             if scheme.lower() != "bearer" or not same:
-                raise Refused(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong: authorization=Bearer TOKEN")
+                raise RefusedRequest(
+                    HTTPStatus.UNAUTHORIZED, "the token is missing or wrong: authorization=Bearer TOKEN"
+                )
         if urlsplit(self.path).path.rstrip("/") != "/v1/traces":
-            raise Refused(
+            raise RefusedRequest(
                 HTTPStatus.NOT_FOUND,
                 "only traces are taken, at /v1/traces; set OTEL_METRICS_EXPORTER=none and OTEL_LOGS_EXPORTER=none",
             )
         kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind not in _ENCODINGS:
-            raise Refused(
+            raise RefusedRequest(
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the content type must be application/x-protobuf or application/json"
             )
         if self.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", "gzip"):
-            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the content encoding must be gzip, or none")
+            raise RefusedRequest(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the content encoding must be gzip, or none")
         if self.server.intake.behind:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the store is behind: send it again in a few seconds")
+            raise RefusedRequest(HTTPStatus.SERVICE_UNAVAILABLE, "the store is behind: send it again in a few seconds")
         return _ENCODINGS[kind]
 
     def _body(self, room: _Room) -> bytes:
@@ -336,10 +338,10 @@ class _OtlpExchange(BaseHTTPRequestHandler):
         transfer = self.headers.get("Transfer-Encoding")
         if transfer is not None:
             if transfer.strip().lower() != "chunked" or lengths:
-                raise Refused(HTTPStatus.BAD_REQUEST, "a body has either a Content-Length or chunks")
+                raise RefusedRequest(HTTPStatus.BAD_REQUEST, "a body has either a Content-Length or chunks")
             return self._chunks(room)
         if len(lengths) != 1 or not lengths[0].isascii() or not lengths[0].isdigit() or len(lengths[0]) > 18:
-            raise Refused(HTTPStatus.BAD_REQUEST, "the Content-Length is missing or no number")
+            raise RefusedRequest(HTTPStatus.BAD_REQUEST, "the Content-Length is missing or no number")
         if int(lengths[0]) > BODY_BYTES:
             raise _too_large()
         return self._exactly(int(lengths[0]), room)
@@ -363,7 +365,7 @@ class _OtlpExchange(BaseHTTPRequestHandler):
         while True:
             line = self.rfile.readline(1024).partition(b";")[0].strip()
             if not 0 < len(line) <= 8 or not all(digit in b"0123456789abcdefABCDEF" for digit in line):
-                raise Refused(HTTPStatus.BAD_REQUEST, "a chunk has no size")
+                raise RefusedRequest(HTTPStatus.BAD_REQUEST, "a chunk has no size")
             size = int(line, 16)
             total += size
             if total > BODY_BYTES:
@@ -372,11 +374,11 @@ class _OtlpExchange(BaseHTTPRequestHandler):
                 break
             parts.append(self._exactly(size, room))
             if self.rfile.readline(3) != b"\r\n":
-                raise Refused(HTTPStatus.BAD_REQUEST, "a chunk is longer than its size")
+                raise RefusedRequest(HTTPStatus.BAD_REQUEST, "a chunk is longer than its size")
         for _ in range(100):  # lines after the last chunk, which say nothing here
             if self.rfile.readline(8192) in (b"\r\n", b"\n", b""):
                 return b"".join(parts)
-        raise Refused(HTTPStatus.BAD_REQUEST, "too many lines after the last chunk")
+        raise RefusedRequest(HTTPStatus.BAD_REQUEST, "too many lines after the last chunk")
 
     def _unpacked(self, sent: bytes, room: _Room) -> bytes:
         if self.headers.get("Content-Encoding", "identity").strip().lower() == "identity":
@@ -385,14 +387,14 @@ class _OtlpExchange(BaseHTTPRequestHandler):
         try:
             body = unpacker.decompress(sent, UNPACKED_BYTES + 1)
         except zlib.error as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"the body is not gzip: {error}") from None
+            raise RefusedRequest(HTTPStatus.BAD_REQUEST, f"the body is not gzip: {error}") from None
         if len(body) > UNPACKED_BYTES:
-            raise Refused(
+            raise RefusedRequest(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"the body unpacks to more than {UNPACKED_BYTES >> 20} MiB: export smaller batches",
             )
         if not unpacker.eof or unpacker.unused_data:
-            raise Refused(HTTPStatus.BAD_REQUEST, "the gzip body is not whole, or goes on after its end")
+            raise RefusedRequest(HTTPStatus.BAD_REQUEST, "the gzip body is not whole, or goes on after its end")
         room.take(len(body))
         return body
 
@@ -431,7 +433,7 @@ class _OtlpExchange(BaseHTTPRequestHandler):
         """Silent: the terminal belongs to the command that started us."""
 
 
-def _too_large() -> Refused:
-    return Refused(
+def _too_large() -> RefusedRequest:
+    return RefusedRequest(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {BODY_BYTES >> 20} MiB: export smaller batches"
     )

@@ -52,7 +52,7 @@ class ReceivedSpans:
 def read_request(body: bytes, encoding: Encoding) -> ReceivedSpans:
     """The spans of a body; BadRequest if it cannot be read, TooMuch if it is beyond the limits."""
     try:
-        record = _json(body) if encoding == "application/json" else _Wire(body).request()
+        record = _json(body) if encoding == "application/json" else _Protobuf(body).request()
         spans: list[Span] = []
         refused: list[str] = []
         for number, item in enumerate(otlp.spans(record)):
@@ -138,7 +138,7 @@ def _varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-class _Wire:
+class _Protobuf:
     """A request in protobuf. A field is known by its tag, which holds the number and the wire type: one of the wrong type is unknown."""
 
     def __init__(self, data: bytes) -> None:

@@ -30,7 +30,7 @@ from sonde.errors import ConfigError
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
     from sonde.core.cancellation import Stop
-    from sonde.watch.listener import Listener
+    from sonde.watch.listener import OtlpListener
     from sonde.watch.loop import TraceWatch, WatchOptions, WatchPlan, WatchTurn
     from sonde.watch.notices import Messenger
     from sonde.watch.state import WatchState
@@ -325,13 +325,13 @@ def _check_listening(listening: ListenOptions, settings: Settings, how: WatchFla
 
 
 @contextmanager
-def _listener(listening: ListenOptions, settings: Settings) -> Generator[Listener | None]:
+def _listener(listening: ListenOptions, settings: Settings) -> Generator[OtlpListener | None]:
     """What takes traces while the watch runs, if that was asked for."""
     if listening.listen is None:
         yield None
         return
     from sonde.watch.intake import Intake, Retention
-    from sonde.watch.listener import ListenAddress, Listener
+    from sonde.watch.listener import ListenAddress, OtlpListener
 
     address = ListenAddress.of(listening.listen)
     token = settings.environ.get("SONDE_LISTEN_TOKEN") or None
@@ -339,7 +339,10 @@ def _listener(listening: ListenOptions, settings: Settings) -> Generator[Listene
         token = _content(listening.listen_token_file)
     days, gb = listening.retain_days, listening.retain_gb
     kept = Retention(days=14 if days is None else days, gb=10 if gb is None else gb)
-    with Intake(Path(settings.source), retention=kept) as intake, Listener(intake, address, token=token) as listener:
+    with (
+        Intake(Path(settings.source), retention=kept) as intake,
+        OtlpListener(intake, address, token=token) as listener,
+    ):
         yield listener
 
 

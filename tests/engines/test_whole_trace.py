@@ -268,7 +268,7 @@ def test_each_agent_of_a_long_trace_has_its_own_readers_and_the_root_merges_what
     assert "[its task]\ncount the moons\n[its result]\nI found none." in own
     assert "look 5:" not in own
     merging = next(words(each) for each in model.requests if "3 others read a part each" in words(each))
-    assert f"step 31, {span_id(34)} | Language-only | 0.7 | it says so" in merging
+    assert f"step 31, {span_id(34)} | Language-only | 0.70 | it says so" in merging
     assert "### step 31" in merging  # what decided the end, uncut
     assert report_of(found)["coverage"]["unread"] == []
 
@@ -487,6 +487,17 @@ def test_a_taxonomy_lists_the_failures_of_a_conversation_too(tmp_path: Path) -> 
 
     assert report_of(found)["taxonomy"] == "trail"
     assert [each["category"] for each in report_of(found)["findings"]] == ["Goal Deviation"]
+
+
+def test_the_failures_of_a_long_conversation_are_merged_with_its_last_words_uncut(tmp_path: Path) -> None:
+    path, trace_id = conversation(tmp_path, steps=140, size=100)
+    claim = {"category": "Goal Deviation", "span_id": f"{trace_id[:8]}{2:08x}", "why": "it says so"}
+    model = ScriptedModel(lambda request: "[]" if READS in words(request) else reply([claim]))
+
+    investigate(path, model, trace_id, taxonomy="trail")
+
+    merging = next(words(each) for each in model.requests if "others read a part each" in words(each))
+    assert "### step 139" in merging.partition("decided the end")[2]
 
 
 def conversation(folder: Path, steps: int = 4, size: int = 1) -> tuple[Path, str]:

@@ -127,14 +127,15 @@ def _merged(transcript: Transcript, answers: Sequence[str]) -> str:
             [
                 f"step {places.get(str(claim.get('span_id')), '?')}, {claim.get('span_id')}",
                 str(claim.get("category")),
-                f"{number(claim.get('odds'), 0.5):.1f}",
+                f"{number(claim.get('odds'), 0.5):.2f}",
                 " ".join(str(claim.get("why", "")).split())[:room],
             ]
         )
         for claim in claims
     ]
     # The last words of each run, and what those around it made of a team member's result.
-    calls = [step for step in transcript.steps if step.kind == "LLM"]
+    # A conversation has no model calls, only what its agents said.
+    calls = [step for step in transcript.steps if step.kind == "LLM"] or transcript.steps
     last = {step.run: step for step in calls}
     after = [step for before, step in pairwise(calls) if before.run != step.run and before.run in transcript.runs]
     deciding = {step.number: step for step in (*after, *last.values()) if step.came}

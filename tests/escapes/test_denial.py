@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from siege import members_after, open_server
 
+from patience import SLOWNESS
 from sonde.sandbox import Args, ForkServer, Limits, Sandbox
 
 pytestmark = pytest.mark.timeout(300)
 
-SHORT_S, LONG_S = 0.5, 60.0
+SHORT_S, LONG_S = 0.5, 60.0 * SLOWNESS
 """For bombs that only time ends, and for those that must meet another limit first, however busy the machine."""
-SLACK_S = 60.0
+SLACK_S = 60.0 * SLOWNESS
 """A busy machine may be slow to start and to kill; a turn without a bound would take for ever."""
 BOMBS: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "bombs.toml").read_text())["bomb"]
 

@@ -263,3 +263,19 @@ def test_a_watch_that_is_stopped_in_an_investigation_continues_it_and_pays_no_re
     assert asked == 1
     assert sorted(told) == ["investigated 1", "investigated 2"]
     assert len(server.requests) == 4
+
+
+@pytest.mark.long
+def test_a_limit_of_investigations_holds_where_no_price_is_known_and_is_said_once(
+    tmp_path: Path, server: ScriptedServer
+) -> None:
+    post = post_with(tmp_path, server, per_day=1)
+    first = post.look(2000)
+    with WatchState(post.folder) as state:
+        watching = post.watch(state)
+        said = [watching.turn().money for _ in range(3)]
+    next_day = post.look(2000 + 90_000)
+
+    assert len([each for each in first if each.startswith("investigated")]) == 1
+    assert said == ["the limit of 1 investigation in a day is reached", "", ""]
+    assert len(next_day) == 1

@@ -38,6 +38,7 @@ from sonde.contexts.traces.prefilter import prefilter, shortened
 from sonde.contexts.traces.rules import NO_FAILURE
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore, UnknownTrace
+from sonde.core.canonical import plural
 from sonde.core.deadline import Clock, SystemClock
 from sonde.errors import ConfigError, RunError, ToolFault, ToolResponseInvalid
 from sonde.watch.issues import (
@@ -78,6 +79,8 @@ class WatchOptions:
     usd_per_day: float = 5.0
     usd_per_hour: float | None = None
     usd_per_issue: float | None = None
+    per_day: int = 100
+    """Investigations: what holds when nobody knows the price of a model."""
     control_share: float = 0.1
     """The part of a day's money for traces that look healthy."""
     min_traces: int = 3
@@ -168,6 +171,7 @@ class TraceWatch:
     """Opens the traces if not `place` does."""
     _begun: bool = False
     _outages: int = 0
+    _money: str = ""
 
     def start(self) -> None:
         """Check that this state belongs to this source, and count what a killed watch may have spent."""
@@ -205,6 +209,10 @@ class TraceWatch:
             done = self._out(error)
         if not (self.stopping.is_set() or done.outage or done.windows):  # what was read is told before money is spent
             done = self._investigate(done)
+            done, self._money = (
+                replace(done, money="" if done.money == self._money else done.money),
+                done.money,
+            )  # once
         return replace(done, happenings=tuple(happenings(self.state, after=known)))
 
     def wait_s(self) -> float:
@@ -229,31 +237,31 @@ class TraceWatch:
     # --- reading --------------------------------------------------------------------------------------------------------------------
 
     def read_windows(self) -> WatchTurn:
-        """Every window that is over, the oldest first, each in one transaction."""
+        """Every window that is over, the oldest first, each in one transaction. `behind_s` is how far behind that was."""
         done = WatchTurn()
-        with closing(self.open_store() if self.open_store else self.place.open()) as store:
-            project = project_in(self.place, store) if self.open_store is None else self.place.project
-            while not self.stopping.is_set():
+        more = True
+        while more and not self.stopping.is_set():
+            # Opened for each stretch: a store over a server remembers every trace that it has listed.
+            with closing(self.open_store() if self.open_store else self.place.open()) as store:
+                project = project_in(self.place, store) if self.open_store is None else self.place.project
                 rows, over_us, more = self._listed(store, project)
                 for window, ready in sorted(rows.items()):
                     if self.stopping.is_set():
                         break
                     behind = max(0.0, over_us / SECOND_US - (window + 1) * self.options.every_s)
-                    failed = self._read(store, window, ready, behind)
                     done = replace(
                         done,
                         windows=done.windows + 1,
                         traces=done.traces + len(ready),
-                        failed=done.failed + failed,
-                        behind_s=behind,
+                        failed=done.failed + self._read(store, window, ready, behind),
+                        behind_s=max(done.behind_s, behind),
                     )
-                if not more:
-                    break
-        with self.state.transaction():
-            self.state.remember("outage", "")
-            self.state.remember("behind_s", "0")
-            self.state.remember("read_at", self._now())
-        return replace(done, behind_s=0.0)
+        if not self.stopping.is_set():
+            with self.state.transaction():
+                self.state.remember("outage", "")
+                self.state.remember("behind_s", "0")
+                self.state.remember("read_at", self._now())
+        return done
 
     def _listed(self, store: TraceStore, project: str | None) -> tuple[dict[int, list[TraceRow]], int, bool]:
         """Complete traces that were not read yet or have grown, by window; up to when windows are over; whether there are more."""
@@ -385,6 +393,7 @@ class TraceWatch:
         """At most one investigation, so that windows are read in between."""
         if self.settings.model is None:
             return done
+        begun = int(self.state.one("SELECT count(*) FROM investigations WHERE began > ?", self._now() - 86_400))
         one_request = self.state.figure(f"request_usd {self.settings.model}")
         for chosen in candidates(self.state, self._now()):
             room, limit = self.room_usd()
@@ -395,6 +404,10 @@ class TraceWatch:
                     continue
             if room <= one_request:
                 return replace(done, money=f"the limit of {limit} is reached")
+            if not chosen.begun and begun >= self.options.per_day:
+                return replace(
+                    done, money=f"the limit of {plural(self.options.per_day, 'investigation')} in a day is reached"
+                )
             return replace(done, investigated=chosen, result=self._run(chosen, room))
         return done
 

@@ -74,6 +74,9 @@ class MoneyOptions:
     max_cost_usd_per_day: Annotated[float, typer.Option(metavar="USD", help="Within any 24 hours.")] = 5.0
     max_cost_usd_per_hour: Annotated[float | None, typer.Option(metavar="USD", help="Within any hour.")] = None
     max_cost_usd_per_issue: Annotated[float | None, typer.Option(metavar="USD", help="For one investigation.")] = None
+    max_investigations_per_day: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Within any 24 hours, whatever they cost.")
+    ] = 100
     control_share: Annotated[
         float, typer.Option(metavar="SHARE", min=0, max=1, help="Of a day's money, for traces that look healthy.")
     ] = 0.1
@@ -374,6 +377,7 @@ def _options(pace: PaceOptions, money: MoneyOptions, settings: Settings, *, writ
         usd_per_day=money.max_cost_usd_per_day,
         usd_per_hour=money.max_cost_usd_per_hour,
         usd_per_issue=money.max_cost_usd_per_issue,
+        per_day=money.max_investigations_per_day,
         control_share=money.control_share,
         min_traces=pace.min_traces,
         quiet_windows=pace.resolve_after,

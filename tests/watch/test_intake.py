@@ -109,6 +109,19 @@ def test_a_store_stays_within_its_room_and_keeps_the_newest(tmp_path: Path) -> N
         assert [int(row.trace_id, 16) for row in rows] == list(range(200 - len(rows), 200))
 
 
+def test_a_store_shrinks_when_it_may_keep_less(tmp_path: Path) -> None:
+    text = values(("input.value", {"stringValue": "word " * 20_000}))
+    with Intake(tmp_path) as intake:
+        intake.accept(spans(*(span(number, trace=number, attributes=text) for number in range(1, 60)))).settled()
+    assert (tmp_path / "spans.sqlite").stat().st_size > 4_000_000
+    with Intake(tmp_path, retention=Retention(gb=0.002)) as intake:
+        number = 100
+        while intake._pages("page_count") > 2_000_000:
+            number += 1
+            intake.accept(spans(span(number, trace=number))).settled()
+    assert (tmp_path / "spans.sqlite").stat().st_size < 2_500_000
+
+
 def test_numbers_are_not_used_again_after_everything_has_gone(tmp_path: Path) -> None:
     clock = Clock()
     for number in (1, 2):

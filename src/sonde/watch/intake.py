@@ -231,13 +231,13 @@ class Intake:
             batch.leave_out(known)
 
     def _expire(self) -> bool:
-        """Remove a few of the spans that the retention no longer covers; True when there are more."""
+        """Remove a few of the spans that the retention no longer covers; True when there may be more."""
         run = self._connection.execute
         before = self._too_old() if self._retention.days is not None else 0
         if self._retention.gb is not None and self._used() > FULLEST * self._retention.gb * 1e9:
             before = self._last + 1
         if not before:
-            return False
+            return self._shrink()
         oldest = "SELECT DISTINCT trace_id FROM (SELECT trace_id FROM spans WHERE id < ? ORDER BY id LIMIT ?)"
         traces = _listed(run(oldest, (before, EXPIRED_SPANS)).fetchall())
         # The newest span of a trace goes first, so that one that is cut off here is found again by its oldest one.
@@ -245,7 +245,7 @@ class Intake:
                     ORDER BY doomed.key, spans.id DESC LIMIT ?"""
         numbers = run(doomed, (traces, EXPIRED_SPANS)).fetchall()
         if not numbers:
-            return False
+            return self._shrink()
         content = f"""SELECT spans.id, {SUMMARY_COLUMNS}, body FROM json_each(?) AS doomed
                       JOIN spans ON spans.id = doomed.value JOIN bodies ON bodies.id = spans.id"""  # noqa: S608 - constants only
         words: list[tuple[int, str]] = []
@@ -268,8 +268,14 @@ class Intake:
         each("DELETE FROM traces WHERE trace_id = ? AND spans <= 0", gone)
         run("COMMIT")
         self.expired += len(numbers)
-        if self._retention.gb is not None and self._pages("page_count") > self._retention.gb * 1e9:
-            run("PRAGMA incremental_vacuum(1000)").fetchall()
+        return True
+
+    def _shrink(self) -> bool:
+        """Give some of the free room in the file back, if the file is larger than it may be; True when there is more."""
+        most = self._retention.gb
+        if most is None or self._pages("page_count") <= most * 1e9 or not self._pages("freelist_count"):
+            return False
+        self._connection.execute("PRAGMA incremental_vacuum(1000)").fetchall()
         return True
 
     def _too_old(self) -> int:
@@ -322,7 +328,7 @@ def _opened(file: Path) -> sqlite3.Connection:
         raise ConfigError(f"{file} is a link: traces are only stored in a file of their own")
     try:
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600))
-        connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
+        connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None, timeout=PATIENCE_S / 2)
         run = connection.execute
         empty = not run("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # new, or killed while it was made
         if not empty:

@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import sqlite3
+import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from sonde.contexts.traces.filestore import FileStore
 from sonde.errors import ConfigError
 from sonde.watch.intake import Intake
 from sonde.watch.listener import ListenAddress, OtlpListener
+from sonde.watch.state import WatchState
+from sonde.watch.vitals import Vitals
 
 LOOPBACK = ListenAddress("127.0.0.1", 0)
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
@@ -166,3 +169,29 @@ def test_an_address_needs_a_port(text: str) -> None:
 def test_loopback_is_known_in_its_spellings() -> None:
     assert [ListenAddress.of(text).loopback for text in ("4318", "localhost:1", "127.9.9.9:1", "[::1]:1")] == [True] * 4
     assert not any(ListenAddress.of(text).loopback for text in ("0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"))
+
+
+def get(line: http.client.HTTPConnection, path: str, **headers: str) -> tuple[int, bytes]:
+    line.request("GET", path, headers=headers)
+    reply = line.getresponse()
+    return reply.status, reply.read()
+
+
+def test_health_is_for_everybody_and_metrics_are_for_those_who_may_send(tmp_path: Path) -> None:
+    with (
+        WatchState(tmp_path / "state", create=True) as state,
+        Intake(tmp_path / "store") as intake,
+        OtlpListener(intake, LOOPBACK, token=TOKEN, vitals=(vitals := Vitals(state, since=time.time()))) as listener,
+        closing(http.client.HTTPConnection("127.0.0.1", int(listener.url.rpartition(":")[2]), timeout=60)) as line,
+    ):
+        vitals.spans = listener.counts
+        post(line, as_json(request(span(1))), {**JSON, "Authorization": f"Bearer {TOKEN}"})
+        assert get(line, "/healthz") == (200, b"ok\n")
+        assert get(line, "/metrics")[0] == 401
+        status, figures = get(line, "/metrics", Authorization=f"Bearer {TOKEN}")
+        assert get(line, "/healthz", Host="evil.example")[0] == 403
+        assert get(line, "/healthz", Origin="https://evil.example")[0] == 403
+        assert get(line, "/", Authorization=f"Bearer {TOKEN}")[0] == 404
+
+    assert status == 200
+    assert b'sonde_watch_spans_total{outcome="received"} 1\n' in figures

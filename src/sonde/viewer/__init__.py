@@ -39,6 +39,7 @@ MODULES = (
     "answer",
     "picture",
     "runs",
+    "issues",
     "compare",
     "app",
 )

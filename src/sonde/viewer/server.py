@@ -1,16 +1,18 @@
-"""A small web server over run folders, for one person on this machine.
+"""A small web server over run folders and the issues of a watch, for one person on this machine.
 
-It listens on loopback only and answers only GET requests that address it by a loopback name, so that no foreign page can reach it by
-tricking DNS. It serves only the page's own files and the runs on its shelf. The page may load nothing from elsewhere. There are no
-passwords: other users of this machine can read what it shows while it runs.
+It listens on loopback only and answers only requests that address it by a loopback name, so that no foreign page can reach it by
+tricking DNS. It serves only the page's own files, the runs on its shelf and one watch. The page may load nothing from elsewhere. There
+are no passwords for reading: other users of this machine can read what it shows while it runs. Issues are changed only by POST requests
+of our own page that carry the key, which is in the address that was printed for the user.
 """
 
 from __future__ import annotations
 
+import hmac
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -28,7 +30,9 @@ from sonde.runs.catalog import list_runs, summarise
 from sonde.runs.compare import compare
 from sonde.runs.rundir import TRACE, NoSuchRun, Places, RunDir, places_of, run_ids
 from sonde.viewer.excerpts import shown_excerpts, shown_trace
+from sonde.viewer.issues import MOST_BYTES, IssueBoard
 from sonde.viewer.stream import RunStream
+from sonde.watch.issues import NoSuchIssue
 
 STATIC = files("sonde.viewer") / "static"
 TYPES = {
@@ -49,7 +53,10 @@ HEADERS = {
 }
 MOST_EVENTS = 500
 OPEN_RUNS = 32
+BODY_S = 10.0
 Query = Mapping[str, Sequence[str]]
+Answered = tuple[int, str, bytes]
+"""Status, content type, body."""
 ReadablePlaces = Callable[[RunDir], Sequence[AnyPath]]
 
 
@@ -128,7 +135,7 @@ class Shelf:
 
 class ViewerServer:
     """Serves until closed, at `url`. Port 0 picks a free one; `within` says of each run in which folders the sources that it cites may
-    be read; `cache` keeps indexes of trace files.
+    be read; `cache` keeps indexes of trace files; `board` has the issues of a watch.
     """
 
     def __init__(
@@ -139,9 +146,11 @@ class ViewerServer:
         port: int = 0,
         named: Sequence[RunDir] = (),
         cache: Path | None = None,
+        board: IssueBoard | None = None,
     ) -> None:
-        self.shelf = Shelf(places, named, within=within, cache=cache)
-        self._http = _ViewerListener(self.shelf, port)
+        self.shelf = Shelf([*places_of(places), *([board.runs] if board else [])], named, within=within, cache=cache)
+        self.board = board
+        self._http = _ViewerListener(self.shelf, port, board)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 
     @property
@@ -152,6 +161,11 @@ class ViewerServer:
     def url_of(self, run_id: str) -> str:
         """Where the page of one run is."""
         return f"{self.url}#/run/{run_id}"
+
+    @property
+    def own_url(self) -> str:
+        """Where the page is for whoever may change issues. It is for one person's eyes."""
+        return f"{self.url}#/?key={self.board.key}" if self.board else self.url
 
     def start(self) -> Self:
         """Serve in the background."""
@@ -177,9 +191,10 @@ class ViewerServer:
 class _ViewerListener(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, shelf: Shelf, port: int) -> None:
+    def __init__(self, shelf: Shelf, port: int, board: IssueBoard | None) -> None:
         super().__init__(("127.0.0.1", port), _ViewerExchange)
         self.shelf = shelf
+        self.board = board
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -197,24 +212,72 @@ class _ViewerExchange(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
+        self._answer(self._read)
+
+    def do_POST(self) -> None:
+        if self.server.board is None:
+            self.send_error(HTTPStatus.NOT_IMPLEMENTED)
+        else:
+            self._answer(partial(self._change, self.server.board))
+
+    def _read(self) -> Answered:
+        address = urlsplit(self.path)
+        board = self.server.board
+        if address.path.startswith("/api/"):
+            parts = tuple(unquote(part) for part in address.path.split("/")[2:])
+            answer = route(self.server.shelf, parts, parse_qs(address.query), board)
+            return HTTPStatus.OK, "application/json", msgspec.json.encode(answer)
+        if board is not None and (vital := board.vitals.answer(address.path)) is not None:
+            return vital
+        name = address.path.lstrip("/") or "index.html"
+        if name in {each.name for each in STATIC.iterdir()}:
+            return HTTPStatus.OK, TYPES[Path(name).suffix], (STATIC / name).read_bytes()
+        return HTTPStatus.NOT_FOUND, "text/plain", b"no such page\n"
+
+    def _change(self, board: IssueBoard) -> Answered:
+        """Something that a person does about an issue: from our own page, with the key, in a form that no foreign page can send."""
+        host, kind = self.headers.get("Host", ""), self.headers.get("Content-Type", "")
+        if (
+            self.headers.get("Origin") != f"http://{host}"
+            or self.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin"
+            or kind.partition(";")[0].strip().lower() != "application/json"
+        ):
+            return HTTPStatus.FORBIDDEN, "application/json", _problem(UsageError("only this page itself may do that"))
+        given = self.headers.get("X-Sonde-Key", "").encode("utf-8", "replace")
+        if not hmac.compare_digest(given, board.key.encode()):
+            words = "open the page with the address that `sonde view` printed: only that may change issues"
+            return HTTPStatus.FORBIDDEN, "application/json", _problem(UsageError(words))
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= MOST_BYTES):
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "application/json", _problem(UsageError("that is too long"))
+        self.connection.settimeout(BODY_S)
+        try:
+            body = msgspec.json.decode(self.rfile.read(int(length)), type=dict[str, Any])
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            raise UsageError("the request is no JSON object") from None
+        self.connection.settimeout(None)
+        self._taken = True
+        match urlsplit(self.path).path.split("/")[1:]:
+            case ["api", "issues", number, action]:
+                return HTTPStatus.OK, "application/json", msgspec.json.encode(board.act(_number(number), action, body))
+            case _:
+                raise NoSuchRun("no such address")
+
+    def _answer(self, reply: Callable[[], Answered]) -> None:
+        self._taken = self.command == "GET"
         try:
             if self.headers.get("Host", "") not in self.server.names:
                 words = b"this viewer answers to 127.0.0.1 and localhost only\n"
                 status, kind, body = HTTPStatus.FORBIDDEN, "text/plain", words
-            elif (address := urlsplit(self.path)).path.startswith("/api/"):
-                parts = tuple(unquote(part) for part in address.path.split("/")[2:])
-                answer = route(self.server.shelf, parts, parse_qs(address.query))
-                status, kind, body = HTTPStatus.OK, "application/json", msgspec.json.encode(answer)
-            elif (name := address.path.lstrip("/") or "index.html") in {each.name for each in STATIC.iterdir()}:
-                status, kind, body = HTTPStatus.OK, TYPES[Path(name).suffix], (STATIC / name).read_bytes()
             else:
-                status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"no such page\n"
-        except NoSuchRun as error:
+                status, kind, body = reply()
+        except (NoSuchRun, NoSuchIssue) as error:
             status, kind, body = HTTPStatus.NOT_FOUND, "application/json", _problem(error)
         except SondeError as error:
             status, kind, body = HTTPStatus.CONFLICT, "application/json", _problem(error)
         except Exception as error:  # noqa: BLE001  # the top of a request: the next one must still be served
             status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json", _problem(error)
+        self.close_connection = self.close_connection or not self._taken  # the body of a refused request is not read
         self.send_response(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -229,9 +292,15 @@ def _problem(error: Exception) -> bytes:
     return msgspec.json.encode({"error": str(error) or type(error).__name__})
 
 
-def route(shelf: Shelf, parts: Sequence[str], query: Query) -> Any:
+def route(shelf: Shelf, parts: Sequence[str], query: Query, board: IssueBoard | None = None) -> Any:
     """The data behind an address below /api/."""
     match parts:
+        case ("issues",):
+            return board.listed() if board else None
+        case ("issues", number) if board is not None:
+            return board.issue(_number(number))
+        case ("issues", number, "trace") if board is not None:
+            return board.trace(_number(number))
         case ("runs",):
             return shelf.runs()
         case ("runs", run_id, "events"):
@@ -251,6 +320,6 @@ def route(shelf: Shelf, parts: Sequence[str], query: Query) -> Any:
 
 def _number(text: str) -> int:
     try:
-        return int(text)
+        return int(text[:18])
     except ValueError:
         raise UsageError(f"{text[:40]!r} is not a number") from None

@@ -7,7 +7,8 @@ disk is full, or too many are connected.
 On loopback it answers only to loopback's names, so that no web page reaches it by tricking DNS; anywhere else only to whoever has the
 token. Web pages are refused in any case: they cannot send the two content types without asking first, and whatever names an origin is
 turned away. A request has REQUEST_S seconds however it drips; the bodies in memory together are bounded, and one is decoded at a time.
-It speaks no TLS: put a proxy before it where the network is not yours.
+It speaks no TLS: put a proxy before it where the network is not yours. `GET /healthz` says whether the watch turns, to whoever reaches
+us; `GET /metrics` is for those who may send.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from sonde.core.canonical import plural
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, SondeError
 from sonde.watch import otlp
 from sonde.watch.intake import Intake, NotKept
+from sonde.watch.vitals import Vitals
 
 PORT = 4318
 BODY_BYTES = 64 * 1024 * 1024
@@ -87,7 +89,9 @@ class ListenAddress:
 class OtlpListener:
     """Serves an intake until closed, at `url`. Port 0 picks a free one. Anything but loopback needs a token."""
 
-    def __init__(self, intake: Intake, address: ListenAddress, *, token: str | None = None) -> None:
+    def __init__(
+        self, intake: Intake, address: ListenAddress, *, token: str | None = None, vitals: Vitals | None = None
+    ) -> None:
         if token is None and not address.loopback:
             raise ConfigError(
                 f"--listen {address.host}: others can reach that address, so a token is needed: set SONDE_LISTEN_TOKEN, or "
@@ -96,10 +100,15 @@ class OtlpListener:
         if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
             raise ConfigError(f"the token of --listen must have {SHORTEST_TOKEN} or more plain characters")
         try:
-            self._http = _OtlpServer(intake, address, token)
+            self._http = _OtlpServer(intake, address, token, vitals)
         except OSError as error:
             raise ConfigError(f"--listen {address.host}:{address.port}: {error.strerror or error}") from None
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.1,), name="sonde-listen", daemon=True)
+
+    def counts(self) -> dict[str, int]:
+        """What became of spans since the start."""
+        intake = self._http.intake
+        return {"received": intake.kept, "refused": self._http.refused, "expired": intake.expired}
 
     @property
     def url(self) -> str:
@@ -131,8 +140,10 @@ class _OtlpServer(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = CONNECTIONS
 
-    def __init__(self, intake: Intake, address: ListenAddress, token: str | None) -> None:
+    def __init__(self, intake: Intake, address: ListenAddress, token: str | None, vitals: Vitals | None) -> None:
         self.intake = intake
+        self.vitals = vitals
+        self.refused = 0
         self.address = address
         self.token = None if token is None else token.encode()
         self.decoder = threading.Lock()
@@ -196,6 +207,11 @@ class _OtlpServer(ThreadingHTTPServer):
             yield room
         finally:
             self.use(-room.taken)
+
+    def refuse(self, spans: int) -> None:
+        """Count spans that were not stored."""
+        with self._guard:
+            self.refused += spans
 
     def use(self, size: int) -> None:
         """Count bytes of bodies in memory; refuses more than BODIES_BYTES."""
@@ -300,22 +316,27 @@ class _OtlpExchange(BaseHTTPRequestHandler):
             self._fail(encoding, HTTPStatus.INTERNAL_SERVER_ERROR, "the request could not be processed")
         else:
             reason = "; ".join(refused[:3]) + ("; …" if len(refused) > 3 else "")
+            self.server.refuse(len(refused))
             told = f"{plural(len(refused), 'span')} not stored: {reason}" if refused else ""
             self._reply(HTTPStatus.OK, encoding, otlp.accepted(encoding, len(refused), told))
 
+    def do_GET(self) -> None:
+        self.close_connection = True  # a body that nobody reads must not become the next request
+        path = urlsplit(self.path).path
+        try:
+            self._admit(asks_token=path != "/healthz")
+            found = self.server.vitals.answer(path) if self.server.vitals is not None else None
+            words = b"traces are sent to /v1/traces by POST; /healthz and /metrics are read\n"
+            status, kind, body = found or (HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", words)
+        except RefusedRequest as refusal:
+            status, kind, body = refusal.status, "text/plain; charset=utf-8", f"{refusal.reason}\n".encode()
+        except SondeError as error:
+            status, kind, body = HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{error}\n".encode()
+        self._reply(HTTPStatus(status), kind, body)
+
     def _check(self) -> otlp.Encoding:
         """The encoding of a request that may be read: it asks for the right thing, by a right name, and may do so."""
-        if self.server.address.loopback and not _LOOPBACK_NAME.fullmatch(self.headers.get("Host", "")):
-            raise RefusedRequest(HTTPStatus.FORBIDDEN, "this listener answers to 127.0.0.1 and localhost only")
-        if "Origin" in self.headers:
-            raise RefusedRequest(HTTPStatus.FORBIDDEN, "web pages may not send traces here")
-        if self.server.token is not None:
-            scheme, _, given = self.headers.get("Authorization", "").partition(" ")
-            same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self.server.token)
-            if scheme.lower() != "bearer" or not same:
-                raise RefusedRequest(
-                    HTTPStatus.UNAUTHORIZED, "the token is missing or wrong: authorization=Bearer TOKEN"
-                )
+        self._admit()
         if urlsplit(self.path).path.rstrip("/") != "/v1/traces":
             raise RefusedRequest(
                 HTTPStatus.NOT_FOUND,
@@ -331,6 +352,20 @@ class _OtlpExchange(BaseHTTPRequestHandler):
         if self.server.intake.behind:
             raise RefusedRequest(HTTPStatus.SERVICE_UNAVAILABLE, "the store is behind: send it again in a few seconds")
         return _ENCODINGS[kind]
+
+    def _admit(self, *, asks_token: bool = True) -> None:
+        """Refuse whoever may not ask here."""
+        if self.server.address.loopback and not _LOOPBACK_NAME.fullmatch(self.headers.get("Host", "")):
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, "this listener answers to 127.0.0.1 and localhost only")
+        if "Origin" in self.headers:
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, "web pages may not send traces here")
+        if self.server.token is not None and asks_token:
+            scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+            same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self.server.token)
+            if scheme.lower() != "bearer" or not same:
+                raise RefusedRequest(
+                    HTTPStatus.UNAUTHORIZED, "the token is missing or wrong: authorization=Bearer TOKEN"
+                )
 
     def _body(self, room: _Room) -> bytes:
         """The body as it was sent, in one piece or in chunks."""
@@ -416,9 +451,9 @@ class _OtlpExchange(BaseHTTPRequestHandler):
                 if chunked and part.endswith(b"0\r\n\r\n"):
                     return
 
-    def _reply(self, status: HTTPStatus, encoding: otlp.Encoding, body: bytes) -> None:
+    def _reply(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", encoding)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             self.send_header("Retry-After", RETRY_S)

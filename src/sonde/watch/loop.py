@@ -315,6 +315,7 @@ class TraceWatch:
         with state.transaction():
             state.remember("window", max(window, state.number("window", window)))
             take_in(state, window, looks, rules)
+            state.remember("traces_read", state.number("traces_read") + len(looks))
             for row in (
                 rows if len(looks) < len(rows) else ()
             ):  # those that cannot be read are not tried again, unless they change

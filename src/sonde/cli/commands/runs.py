@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sonde.cli.commands.watch import StateFolder
 from sonde.cli.options import CommandList, PlaceOptions, RunName, TrustRun, filled, settings_of, spread
 from sonde.cli.text import escaped_json, hyperlink, links_shown, middle_cut, one_line, printable, printable_lines
 from sonde.core.canonical import plural, shown_cost
@@ -213,23 +214,31 @@ def view(
     *,
     port: Annotated[int, typer.Option(metavar="N", help="The port on loopback; 0 picks a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    state: StateFolder = None,
     trust_run: TrustRun = False,
     place: PlaceOptions,
 ) -> None:
-    """Look at runs in a local page, live while they run.
+    """Look at runs in a local page, live while they run. If `sonde watch` works here, its issues come first.
 
     It listens on this machine only, until Ctrl-C.
     """
     from sonde.api.consent import readable_places
     from sonde.api.trace_source import cache_folder
     from sonde.cli.interrupt import soft_stop
+    from sonde.viewer.issues import IssueBoard
     from sonde.viewer.server import ViewerServer
+    from sonde.watch.state import FILE, state_place
 
     if trust_run and run is None:
         raise ConfigError("--trust-run needs the run that you trust: sonde view RUN --trust-run")
     settings = settings_of(place)
     shown = settings.find_run(run) if run is not None else None
     named, cache = [shown] if shown else [], cache_folder(settings.environ)
+    board = None
+    if state is not None:
+        board = IssueBoard(state.absolute())
+    elif settings.state_runs is not None and (watched := state_place(settings, None) / FILE).exists():
+        board = IssueBoard(watched.parent)
     try:
         server = ViewerServer(
             settings.run_places(),
@@ -239,11 +248,12 @@ def view(
             port=port,
             named=named,
             cache=cache,
+            board=board,
         )
     except (OSError, OverflowError) as error:
         raise ConfigError(f"port {port} cannot be used: {error}; --port 0 picks a free one") from error
     with soft_stop(said=None) as stop, server:
-        address = server.url_of(shown.run_id) if shown else server.url
+        address = server.url_of(shown.run_id) if shown else server.own_url
         print(hyperlink(address, address) if links_shown(sys.stdout) else address, flush=True)
         print("Ctrl-C stops it", file=sys.stderr)
         if browser:

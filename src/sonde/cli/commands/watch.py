@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ from sonde.errors import ConfigError
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
     from sonde.core.cancellation import Stop
+    from sonde.viewer.server import ViewerServer
     from sonde.watch.listener import OtlpListener
     from sonde.watch.loop import TraceWatch, WatchOptions, WatchPlan, WatchTurn
     from sonde.watch.notices import Messenger
@@ -155,6 +157,14 @@ class ListenOptions:
         None
     )
     retain_gb: Annotated[float | None, typer.Option(metavar="GB", help="How much --listen keeps. [10]")] = None
+    page: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT",
+            parser=filled,
+            help="Show issues on a page at this port of 127.0.0.1, with /healthz and /metrics.",
+        ),
+    ] = None
 
 
 def register(app: typer.Typer) -> None:
@@ -181,7 +191,7 @@ def watch(
     Example: sonde watch --source http://localhost:6006 --project checkout --max-cost-usd-per-day 5
     Example: sonde watch --source traces.jsonl --once --fail-on new
     Example: sonde watch --source http://localhost:6006 --on-new "./tell-the-team.sh"
-    Example: sonde watch --listen 127.0.0.1:4318
+    Example: sonde watch --listen 127.0.0.1:4318 --page 8080
     """
     from tempfile import TemporaryDirectory
 
@@ -208,18 +218,22 @@ def watch(
     with (
         WatchState(folder, create=True) as opened,
         opened.folder.held("sonde watch"),
+        ExitStack() as up,
         soft_stop("sonde: stopping; a request under way is waited for (Ctrl-C again kills)\n") as cancel,
         _messenger(tell, opened, settings, cancel) as messenger,
-        _listener(listening, settings) as listener,
+        _listener(listening, settings, folder) as listener,
     ):
         watching = _watch(opened, settings, options)
         watching.stopping = cancel
+        page = up.enter_context(_page(listening.page, watching, listener)) if listening.page is not None else None
         if listener is not None:
             watching.open_store = watching.place.open  # a project that has sent nothing yet is no mistake
         if not silent:
             _announce(settings, folder)
             if listener is not None:
                 print(f"listening: {listener.url} (OTEL_EXPORTER_OTLP_ENDPOINT)", file=sys.stderr, flush=True)
+            if page is not None:  # a log is no place for the key
+                print(f"page: {page.own_url if sys.stderr.isatty() else page.url}", file=sys.stderr, flush=True)
         seen: set[tuple[str, int]] = set()
 
         def told(turn: WatchTurn) -> None:
@@ -328,13 +342,15 @@ def _check_listening(listening: ListenOptions, settings: Settings, how: WatchFla
 
 
 @contextmanager
-def _listener(listening: ListenOptions, settings: Settings) -> Generator[OtlpListener | None]:
+def _listener(listening: ListenOptions, settings: Settings, folder: Path) -> Generator[OtlpListener | None]:
     """What takes traces while the watch runs, if that was asked for."""
     if listening.listen is None:
         yield None
         return
     from sonde.watch.intake import Intake, Retention
     from sonde.watch.listener import ListenAddress, OtlpListener
+    from sonde.watch.state import WatchState
+    from sonde.watch.vitals import Vitals
 
     address = ListenAddress.of(listening.listen)
     token = settings.environ.get("SONDE_LISTEN_TOKEN") or None
@@ -342,11 +358,44 @@ def _listener(listening: ListenOptions, settings: Settings) -> Generator[OtlpLis
         token = _content(listening.listen_token_file)
     days, gb = listening.retain_days, listening.retain_gb
     kept = Retention(days=14 if days is None else days, gb=10 if gb is None else gb)
-    with (
-        Intake(Path(settings.source), retention=kept) as intake,
-        OtlpListener(intake, address, token=token) as listener,
-    ):
-        yield listener
+    with WatchState(folder) as seen, Intake(Path(settings.source), retention=kept) as intake:
+        vitals = Vitals(seen, since=time.time())
+        with OtlpListener(intake, address, token=token, vitals=vitals) as listener:
+            vitals.spans = listener.counts
+            yield listener
+
+
+@contextmanager
+def _page(port: str, watching: TraceWatch, listener: OtlpListener | None) -> Generator[ViewerServer]:
+    """The page of this watch. It may read the source, which the user has named."""
+    from sonde.api.consent import readable_places
+    from sonde.api.trace_source import cache_folder
+    from sonde.viewer.issues import IssueBoard
+    from sonde.viewer.server import ViewerServer
+
+    host, _, number = port.rpartition(":")
+    if host not in ("", "127.0.0.1", "localhost") or not (number.isascii() and number.isdigit()) or len(number) > 5:
+        raise ConfigError(
+            f"--page {port}: give a port of 127.0.0.1, such as 8080; for other machines use a tunnel (ssh -L)"
+        )
+    settings = watching.settings
+    board = IssueBoard(
+        watching.state.folder.path,
+        open_traces=watching.place.open,
+        spans=listener.counts if listener is not None else None,
+    )
+    try:
+        server = ViewerServer(
+            (),
+            within=lambda run: readable_places(run, settings.environ),
+            port=int(number),
+            cache=cache_folder(settings.environ),
+            board=board,
+        )
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--page {port} cannot be used: {error}") from None
+    with closing(board), server:
+        yield server
 
 
 def _options(pace: PaceOptions, money: MoneyOptions, settings: Settings, *, writeback: bool) -> WatchOptions:

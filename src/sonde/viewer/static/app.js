@@ -4,14 +4,16 @@ import { Answer } from "./answer.js";
 import { Compare } from "./compare.js";
 import { byId, h, put, short } from "./dom.js";
 import { Flame } from "./flame.js";
+import { Issue, Issues } from "./issues.js";
 import { RunModel } from "./model.js";
 import { Picture } from "./picture.js";
 import { Runs } from "./runs.js";
-import { fetchNews, listRuns, offline } from "./source.js";
+import { fetchIssues, fetchNews, issueKey, listRuns, offline } from "./source.js";
 import { Steps } from "./steps.js";
 
 const POLL_MS = 600;
 let view = null;
+let watched = null; // whether there is a watch whose issues come first
 
 class RunPage {
   constructor(id, step) {
@@ -119,8 +121,16 @@ async function open() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
   view?.close();
-  const step = new URLSearchParams(query || "").get("step");
-  if (parts[0] === "run" && parts[1]) view = new RunPage(parts[1], step === null ? null : Number(step));
+  const given = new URLSearchParams(query || "");
+  const step = given.get("step");
+  if (given.get("key")) {
+    issueKey(given.get("key"));
+    history.replaceState(null, "", `#/${path}`);
+  }
+  watched ??= (await fetchIssues().catch(() => null)) !== null;
+  if (parts[0] === "issue" && parts[1] && watched) view = new Issue(parts[1]);
+  else if (watched && !parts.length) view = new Issues();
+  else if (parts[0] === "run" && parts[1]) view = new RunPage(parts[1], step === null ? null : Number(step));
   else if (parts[0] === "compare" && parts[2]) view = new Compare(parts[1], parts[2]);
   else if (offline) {
     const [only] = await listRuns();
@@ -134,10 +144,13 @@ async function open() {
 }
 
 function crumbs(parts) {
-  if (!parts.length) return [];
-  const rest = parts[0] === "run" ? [parts[1]] : [`compare ${parts[1]} with ${parts[2]}`];
+  const runs = watched ? "#/runs" : "#/";
+  const here = parts[0] ?? (watched ? "issues" : "runs");
+  if (!watched && !parts.length) return [];
+  const rest = { run: [parts[1]], issue: [`issue ${parts[1]}`], compare: [`compare ${parts[1]} with ${parts[2]}`] }[here] ?? [];
   return [
-    offline ? null : h("a", { href: "#/" }, "runs"),
+    watched ? h("a", { href: "#/", "aria-current": here === "issues" && "page" }, "issues") : null,
+    offline || here === "issue" ? null : h("a", { href: runs, "aria-current": here === "runs" && "page" }, "runs"),
     ...rest.map((name) => h("span", { title: name }, short(name, 60))),
   ].filter(Boolean);
 }
@@ -150,7 +163,7 @@ const KEYS = [
   ["s", "to the steps"],
   ["t", "to the timeline"],
   ["+  −  0  ←  →", "in the timeline: zoom, everything, move"],
-  ["g", "all runs"],
+  ["g", "issues, or all runs"],
   ["d", "dark or light"],
   ["?", "this list"],
 ];
@@ -201,7 +214,7 @@ document.addEventListener("keydown", (event) => {
     event.ctrlKey ||
     event.metaKey ||
     event.altKey ||
-    event.target.matches("input, textarea, dialog *")
+    event.target.matches("input, textarea, select, dialog *")
   )
     return;
   if (!ACTS[event.key] || (event.target.matches(".list") && "jk".includes(event.key))) return;

@@ -12,9 +12,10 @@ const list = (value) => (Array.isArray(value) ? value.filter((each) => each && t
 const words = (value) => String(value ?? "").replace(/_/g, " ");
 
 export class Picture {
-  constructor(run, answer) {
+  constructor(run, answer, title = "The investigated trace") {
     this.run = run;
     this.answer = answer;
+    this.title = title;
     this.trace = null;
     this.width = 0;
     this.node = h("div", {});
@@ -67,11 +68,11 @@ export class Picture {
     );
     return h(
       "section",
-      { class: "card picture trace", "aria-label": "The investigated trace" },
+      { class: "card picture trace", "aria-label": this.title },
       h(
         "div",
         { class: "card-head" },
-        h("h2", {}, "The investigated trace"),
+        h("h2", {}, this.title),
         h(
           "span",
           { class: "muted" },
@@ -180,6 +181,7 @@ export class Picture {
     const changes = new Map();
     for (const { suspected_change: change } of groups)
       if (change && Number.isFinite(Date.parse(change.at))) changes.set(`${change.at} ${change.name}`, change);
+    for (const change of list(report.changes)) changes.set(`${change.at} ${change.name}`, change);
     const marks = [...changes.values()].map((change) =>
       svg(
         "g",
@@ -197,7 +199,7 @@ export class Picture {
         "div",
         { class: "card-head" },
         h("h2", {}, "Failures over time"),
-        h("span", { class: "muted" }, `${count(report.window.failed)} of ${many(report.window.traces, "trace")} failed`),
+        h("span", { class: "muted" }, report.window.said ?? `${count(report.window.failed)} of ${many(report.window.traces, "trace")} failed`),
       ),
       h(
         "div",

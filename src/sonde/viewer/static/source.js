@@ -41,3 +41,32 @@ export async function fetchTrace(id) {
 export async function fetchComparison(left, right) {
   return get(`api/compare/${encodeURIComponent(left)}/${encodeURIComponent(right)}`);
 }
+
+export async function fetchIssues() {
+  return held ? null : get("api/issues");
+}
+
+export async function fetchIssue(number) {
+  return get(`api/issues/${encodeURIComponent(number)}`);
+}
+
+export async function fetchIssueTrace(number) {
+  return get(`api/issues/${encodeURIComponent(number)}/trace`);
+}
+
+// Whoever opened the page with the key may change issues; it stays in this tab.
+export function issueKey(given) {
+  if (given) sessionStorage.setItem("key", given);
+  return held ? null : sessionStorage.getItem("key");
+}
+
+export async function changeIssue(number, action, body) {
+  const answer = await fetch(`api/issues/${encodeURIComponent(number)}/${action}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-Sonde-Key": issueKey() || "" },
+    body: JSON.stringify(body),
+  });
+  const data = await answer.json();
+  if (!answer.ok) throw new Error(data.error || answer.statusText);
+  return data;
+}

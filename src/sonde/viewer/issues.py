@@ -1,0 +1,198 @@
+"""The issues of a watch for the page: a list, one issue with its rate and what changed around its onset, and what people do about it.
+
+It has a connection of its own to the state and believes what that says about issues; nothing in it is opened or asked. The
+trace of an issue that nobody has investigated is read only where the watch itself runs, from the source that its user named.
+"""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sonde.contexts.traces.shape import picture_of
+from sonde.contexts.traces.span import time_text
+from sonde.contexts.traces.store import TraceStore
+from sonde.errors import ConfigError, SondeError, UsageError
+from sonde.watch import issues
+from sonde.watch.issues import KnownIssue
+from sonde.watch.state import WatchState
+from sonde.watch.vitals import Vitals
+
+BARS = 60
+LEAD = 5  # bars before the onset
+HOUR_US = 3_600_000_000
+TOGETHER = 3  # windows
+RELEASES = 20
+MOST_BYTES = 64 * 1024
+Json = dict[str, Any]
+
+
+class IssueBoard:
+    """The issues in the folder of a watch. `key`: whoever has it may change them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        open_traces: Callable[[], TraceStore] | None = None,
+        spans: Callable[[], Mapping[str, int]] | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`open_traces` opens the source of the watch; `spans` counts those of its listener."""
+        self._state = WatchState(folder)
+        self._open_traces = open_traces
+        self._now = now
+        self._changes = 0
+        self._kept: tuple[tuple[int, int], bytes] | None = None
+        self.key = secrets.token_urlsafe(24)
+        self.runs = self._state.folder.items
+        self.vitals = Vitals(self._state, spans, now, now())
+
+    def close(self) -> None:
+        """Let go of the state."""
+        self._state.close()
+
+    def listed(self) -> Json:
+        """All issues and how the watch is doing; the list is made anew only if something changed."""
+        version = (int(self._state.one("PRAGMA data_version")), self._changes)
+        if self._kept is None or self._kept[0] != version:
+            view = issues.watch_view(self._state, now=self._now())
+            rows = [
+                {**each.row(), "trend": each.trend, "since": time_text(each.since_us), "proved": each.judge == "LLM"}
+                for each in view.issues
+            ]
+            told = {**asdict(view), "happenings": None, "issues": rows, "read_up_to": time_text(view.cursor_us)}
+            self._kept = version, msgspec.json.encode(told)
+        return {"watch": msgspec.Raw(self._kept[1]), "problem": self.vitals.problem()}
+
+    def issue(self, number: int) -> Json:
+        """One issue with all that the page shows of it."""
+        (found,) = issues.known_issues(self._state, number=number)
+        times = [{**asdict(each), "at": time_text(each.at_us)} for each in found.happenings]
+        notes = [{**asdict(each), "at": time_text(int(each.at * 1e6))} for each in found.notes]
+        return {
+            **asdict(found),
+            **found.row(),
+            "trace_ids": found.traces,
+            "since": time_text(found.since_us),
+            "happenings": times,
+            "notes": notes,
+            "rate_over_time": self._rate(found),
+            "changes": self._changed(found),
+            "together": self._together(found),
+        }
+
+    def trace(self, number: int) -> Json | None:
+        """The latest trace that shows the issue, from the source of the watch; None where that may not be asked."""
+        (found,) = issues.known_issues(self._state, number=number)
+        if self._open_traces is None:
+            return None
+        with closing(self._open_traces()) as store:
+            for trace_id in reversed(found.traces):
+                with suppress(SondeError):
+                    picture = picture_of(trace_id, store.summaries(trace_id), set())
+                    if picture.spans:
+                        return {"state": "read", **msgspec.to_builtins(picture)}
+        return None
+
+    def act(self, number: int, action: str, given: Json) -> Json:
+        """What a person does about an issue; the issue afterwards, or the one that it was merged into."""
+        state = self._state
+
+        def text(name: str) -> str:
+            value = given.get(name, "")
+            if not isinstance(value, str):
+                raise UsageError(f"{name} must be a text")
+            return value
+
+        def whole(name: str) -> int:
+            value = given.get(name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 62:
+                raise UsageError(f"{name} must be a number")
+            return value
+
+        match action:
+            case "merge":
+                issues.merge(state, number, whole("into"))
+            case "split":
+                issues.split(state, number, whole("group"))
+            case "mute":
+                issues.mute(state, number, muted=given.get("off") is not True)
+            case "assign":
+                issues.assign(state, number, text("who"))
+            case "note":
+                author = ""
+                with suppress(OSError, KeyError):  # a user without a name
+                    author = getpass.getuser()
+                issues.note(state, number, text("text"), author=author, at=self._now())
+            case "resolve":
+                issues.resolve(state, number, release=text("release"))
+            case "reopen":
+                issues.reopen(state, number)
+            case _:
+                raise ConfigError(f"an issue cannot be {action[:40]!r}")
+        self._changes += 1
+        return self.issue(whole("into") if action == "merge" else number)
+
+    def _rate(self, found: KnownIssue) -> list[Json]:
+        """Its traces and all traces, from a little before its onset until now."""
+        state, every_us = self._state, int(float(self._state.recall("every_s", "60")) * 1e6)
+        mine = "signature IN (SELECT id FROM signatures WHERE issue = ?)"
+        first = state.one(f"SELECT min(window) FROM hits WHERE count > 0 AND {mine}", found.number)  # noqa: S608 - a constant
+        last = state.number("window")
+        if first is None:
+            return []
+        step = max(1, -(-(last - first + 1) // (BARS - LEAD)))
+        low = first - LEAD * step
+        hits = dict(
+            state.rows(
+                f"SELECT (window - ?) / ?, sum(count) FROM hits WHERE {mine} GROUP BY 1",  # noqa: S608 - a constant
+                *(low, step, found.number),
+            )
+        )
+        every = dict(
+            state.rows("SELECT (window - ?) / ?, sum(traces) FROM windows WHERE window >= ? GROUP BY 1", low, step, low)
+        )
+        return [
+            {"from": time_text((low + at * step) * every_us), "traces": every.get(at, 0), "hit": hits.get(at, 0)}
+            for at in range(max(2, min(BARS, -(-(last - low + 1) // step))))
+        ]
+
+    def _changed(self, found: KnownIssue) -> list[Json]:
+        """Releases, the newest first, and whether they show the issue. Those that came within the hour before its onset are suspects."""
+        rows = self._state.rows("SELECT release, first_us FROM releases ORDER BY first_us DESC LIMIT ?", RELEASES)
+        began = int(self._state.one("SELECT coalesce(min(first_us), 0) FROM releases"))
+        return [
+            {
+                "release": release,
+                "at": time_text(first_us),
+                "shows_it": release in found.releases,
+                "suspect": first_us > began and 0 <= found.first_us - first_us <= HOUR_US,
+            }
+            for release, first_us in rows
+        ]
+
+    def _together(self, found: KnownIssue) -> list[Json]:
+        """Other issues that began within a few windows of it."""
+        near = TOGETHER * int(float(self._state.recall("every_s", "60")) * 1e6)
+        rows = self._state.rows(
+            "SELECT issue, min(first_us) FROM signatures JOIN issues ON number = issue WHERE merged_into IS NULL AND issue != ? "
+            "GROUP BY issue HAVING abs(min(first_us) - ?) <= ? ORDER BY 2 LIMIT 10",
+            *(found.number, found.first_us, near),
+        )
+        return [
+            {
+                "number": number,
+                "at": time_text(first_us),
+                "title": issues.known_issues(self._state, number=number)[0].title,
+            }
+            for number, first_us in rows
+        ]

@@ -161,7 +161,7 @@ def test_five_faults_are_five_issues_whatever_happens_to_the_watch(
         config.write_text(json.dumps({"path": str(tmp_path), "options": asdict(options), "flags": post.flags}))
         lived = Day(post, config, traces, model, set(draw.sample(times[3:-12], k=5)))
         while times:
-            times = lived.live(times, draw.randrange(1, 9 * count // kills) if lived.deaths < kills else 0)
+            times = lived.live(times, draw.randrange(1, 2 * count // kills) if lived.deaths < kills else 0)
 
     with WatchState(post.folder) as state:
         issues = known_issues(state)

@@ -53,7 +53,7 @@ def test_a_strangers_state_makes_the_page_open_and_ask_nothing(
         assert known_issues(state, number=1)[0].proof is not None
     board = IssueBoard(folder)
     with ViewerServer((), board=board) as server:
-        shown = [answer(server, path) for path in ("/", "/api/issues", "/api/issues/1", "/api/issues/1/trace")]
+        shown = [answer(server, path) for path in ("/", "/api/issues", "/api/issues/1", "/api/issues/1/look")]
         away = answer(server, f"/api/runs/..%2F..%2F..%2F{victim.home.name}%2Fprivate/events")
     board.close()
 

@@ -34,7 +34,7 @@ def post(tmp_path: Path) -> Post:
 def server(post: Post) -> Iterator[ViewerServer]:
     with WatchState(post.folder) as state:
         place = post.watch(state).place
-    board = IssueBoard(post.folder, open_traces=place.open, now=lambda: post.clock.utc().timestamp())
+    board = IssueBoard(post.folder, source=place, now=lambda: post.clock.utc().timestamp())
     with ViewerServer((), board=board) as running:
         yield running
     board.close()
@@ -97,14 +97,22 @@ def test_an_issue_has_its_rate_and_what_changed_around_its_onset(server: ViewerS
 
 
 def test_the_trace_of_an_issue_that_nobody_investigated_is_read_from_the_source(server: ViewerServer) -> None:
-    picture = data(server, "/api/issues/2/trace")
+    picture = data(server, "/api/issues/2/look")["trace"]
 
     assert [each["name"] for each in picture["spans"] if each["status"] == "ERROR"] == ["handle_order", "charge_card"]
 
 
+def test_attributes_that_set_the_traces_of_an_issue_apart_are_shown(server: ViewerServer) -> None:
+    apart = data(server, "/api/issues/2/look")["apart"]
+
+    assert [(each["key"], each["value"], each["share"]) for each in apart] == [("release", "2.0", 1.0)]
+    assert apart[0]["before"] < 0.1  # one healthy trace came between the release and the first failure
+    assert data(server, "/api/issues/1/look")["apart"] == []
+
+
 def test_a_page_that_was_not_given_the_source_reads_none(post: Post) -> None:
     board = IssueBoard(post.folder)
-    assert board.trace(1) is None
+    assert board.looked(1) is None
     board.close()
 
 

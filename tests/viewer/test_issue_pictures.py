@@ -28,7 +28,7 @@ def test_issues_in_a_browser(tmp_path: Path) -> None:
     post.look(2000)
     with WatchState(post.folder) as state:
         place = post.watch(state).place
-    board = IssueBoard(post.folder, open_traces=place.open, now=lambda: post.clock.utc().timestamp())
+    board = IssueBoard(post.folder, source=place, now=lambda: post.clock.utc().timestamp())
     with ViewerServer((), board=board) as server:
         script = HERE.parent / "issues.mjs"
         done = subprocess.run(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import getpass
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -17,9 +18,11 @@ from typing import Any
 
 import msgspec
 
+from sonde.api.trace_source import Source, project_in
+from sonde.contexts.traces.groups import AttributeTable, facts_of
 from sonde.contexts.traces.shape import picture_of
 from sonde.contexts.traces.span import time_text
-from sonde.contexts.traces.store import TraceStore
+from sonde.contexts.traces.store import TraceQuery, TraceStore
 from sonde.errors import ConfigError, SondeError, UsageError
 from sonde.watch import issues
 from sonde.watch.issues import KnownIssue
@@ -31,6 +34,10 @@ LEAD = 5  # bars before the onset
 HOUR_US = 3_600_000_000
 TOGETHER = 3  # windows
 RELEASES = 20
+COMPARED, FEWEST = 20, 3  # traces of an issue, and of the hour before its onset, whose attributes are compared
+MOSTLY, APART = 0.8, 0.5
+SHOWN = 8
+LOOKED = 64  # issues whose looks at the source are kept until their traces change
 MOST_BYTES = 64 * 1024
 Json = dict[str, Any]
 
@@ -42,13 +49,14 @@ class IssueBoard:
         self,
         folder: Path,
         *,
-        open_traces: Callable[[], TraceStore] | None = None,
+        source: Source | None = None,
         spans: Callable[[], Mapping[str, int]] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`open_traces` opens the source of the watch; `spans` counts those of its listener."""
+        """`source` is that of the watch, if its user has named it; `spans` counts those of its listener."""
         self._state = WatchState(folder)
-        self._open_traces = open_traces
+        self._source = source
+        self._looked: dict[tuple[str, ...], Json] = {}
         self._now = now
         self._changes = 0
         self._kept: tuple[tuple[int, int], bytes] | None = None
@@ -66,7 +74,12 @@ class IssueBoard:
         if self._kept is None or self._kept[0] != version:
             view = issues.watch_view(self._state, now=self._now())
             rows = [
-                {**each.row(), "trend": each.trend, "since": time_text(each.since_us), "proved": each.judge == "LLM"}
+                {
+                    **each.row(),
+                    "trend": each.trend,
+                    "since": time_text(each.since_us),
+                    "investigated": each.judge == "LLM",
+                }
                 for each in view.issues
             ]
             told = {**asdict(view), "happenings": None, "issues": rows, "read_up_to": time_text(view.cursor_us)}
@@ -90,18 +103,53 @@ class IssueBoard:
             "together": self._together(found),
         }
 
-    def trace(self, number: int) -> Json | None:
-        """The latest trace that shows the issue, from the source of the watch; None where that may not be asked."""
+    def looked(self, number: int) -> Json | None:
+        """What the source says about an issue: the latest trace that shows it, and the attributes that set its traces apart. None where
+        the source may not be asked.
+        """
         (found,) = issues.known_issues(self._state, number=number)
-        if self._open_traces is None:
+        if self._source is None:
             return None
-        with closing(self._open_traces()) as store:
-            for trace_id in reversed(found.traces):
+        known = self._looked.get(found.traces)
+        if known is None:
+            with closing(self._source.open()) as store:
+                known = {"trace": _picture(store, found), "apart": self._apart(store, self._source, found)}
+            if len(self._looked) >= LOOKED:
+                self._looked.clear()
+            self._looked[found.traces] = known
+        return known
+
+    def _apart(self, store: TraceStore, source: Source, found: KnownIssue) -> list[Json]:
+        """Attributes that nearly all of its traces have and few of those that began in the hour before its onset."""
+        table = AttributeTable()
+
+        def attributes_of(trace_ids: Iterable[str]) -> list[frozenset[tuple[str, str]]]:
+            read: list[frozenset[tuple[str, str]]] = []
+            for trace_id in trace_ids:
                 with suppress(SondeError):
-                    picture = picture_of(trace_id, store.summaries(trace_id), set())
-                    if picture.spans:
-                        return {"state": "read", **msgspec.to_builtins(picture)}
-        return None
+                    read.append(frozenset(facts_of(trace_id, store.spans(trace_id), table).attributes))
+            return read
+
+        before: list[str] = []
+        with suppress(SondeError):
+            project = project_in(source, store)
+            query = TraceQuery(project=project, start_us=found.first_us - HOUR_US, end_us=found.first_us, counted=False)
+            before = [row.trace_id for row in store.traces(query).rows if row.trace_id not in found.traces]
+        mine = attributes_of(found.traces[-COMPARED:])
+        others = attributes_of(before[-COMPARED:])
+        if len(mine) < FEWEST or len(others) < FEWEST:
+            return []
+        counted = Counter(pair for each in mine for pair in each)
+        shares = [
+            (count / len(mine), sum(pair in each for each in others) / len(others), pair)
+            for pair, count in counted.items()
+            if table.values.get(pair[0], {}).get(pair[1])  # else a key with too many values
+        ]
+        shares = [each for each in shares if each[0] >= MOSTLY and each[0] - each[1] >= APART]
+        return [
+            {"key": key, "value": value, "share": round(share, 2), "before": round(before_, 2)}
+            for share, before_, (key, value) in sorted(shares, key=lambda each: (each[1] - each[0], each[2]))[:SHOWN]
+        ]
 
     def act(self, number: int, action: str, given: Json) -> Json:
         """What a person does about an issue; the issue afterwards, or the one that it was merged into."""
@@ -196,3 +244,12 @@ class IssueBoard:
             }
             for number, first_us in rows
         ]
+
+
+def _picture(store: TraceStore, found: KnownIssue) -> Json | None:
+    for trace_id in reversed(found.traces):
+        with suppress(SondeError):
+            picture = picture_of(trace_id, store.summaries(trace_id), set())
+            if picture.spans:
+                return {"state": "read", **msgspec.to_builtins(picture)}
+    return None

@@ -299,8 +299,8 @@ def route(shelf: Shelf, parts: Sequence[str], query: Query, board: IssueBoard | 
             return board.listed() if board else None
         case ("issues", number) if board is not None:
             return board.issue(_number(number))
-        case ("issues", number, "trace") if board is not None:
-            return board.trace(_number(number))
+        case ("issues", number, "look") if board is not None:
+            return board.looked(_number(number))
         case ("runs",):
             return shelf.runs()
         case ("runs", run_id, "events"):

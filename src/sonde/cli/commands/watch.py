@@ -381,7 +381,7 @@ def _page(port: str, watching: TraceWatch, listener: OtlpListener | None) -> Gen
     settings = watching.settings
     board = IssueBoard(
         watching.state.folder.path,
-        open_traces=watching.place.open,
+        source=watching.place,
         spans=listener.counts if listener is not None else None,
     )
     try:

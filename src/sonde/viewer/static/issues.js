@@ -4,7 +4,7 @@ import { Answer } from "./answer.js";
 import { count, h, many, money, pill, put, seconds, short, svg, when } from "./dom.js";
 import { RunModel } from "./model.js";
 import { Picture } from "./picture.js";
-import { changeIssue, fetchIssue, fetchIssues, fetchIssueTrace, fetchNews, issueKey } from "./source.js";
+import { changeIssue, fetchIssue, fetchIssues, fetchIssueLook, fetchNews, issueKey } from "./source.js";
 
 const LOOK_MS = 3000;
 const day = (text) => when(text).slice(0, 16);
@@ -133,7 +133,7 @@ export class Issues {
       h("td", { class: "number" }, count(issue.traces)),
       h("td", { class: "muted" }, affected.join(", ")),
       h("td", { class: "muted nowrap" }, day(issue.last_seen)),
-      h("td", {}, issue.cause.replace(/_/g, " "), issue.proved ? h("span", { class: "badge verified" }, "proved") : null),
+      h("td", {}, issue.cause.replace(/_/g, " "), issue.investigated ? h("span", { class: "badge" }, "investigated") : null),
       h("td", { class: "muted" }, short(issue.assignee, 30)),
     );
   }
@@ -158,6 +158,7 @@ export class Issue {
     this.history = h("div", {});
     this.node = h("div", { class: "run issue" }, this.said, this.head, this.acts, this.rates, this.changes, this.proof, this.trace, this.groups, this.history);
     this.parts = [];
+    this.apart = [];
     this.timer = setInterval(() => document.hidden || this.load(), LOOK_MS);
   }
 
@@ -199,7 +200,7 @@ export class Issue {
         "p",
         {},
         h("b", {}, short(issue.cause, 80).replace(/_/g, " ")),
-        h("span", { class: "muted" }, issue.judge === "LLM" ? ", proved by an investigation" : ", by a rule; not investigated yet"),
+        h("span", { class: "muted" }, issue.judge === "LLM" ? ", found by an investigation" : ", by a rule; not investigated yet"),
         issue.assignee ? `; ${short(issue.assignee, 60)} looks after it` : "; nobody looks after it",
         issue.fixed_in ? `; fixed in ${short(issue.fixed_in, 60)}` : "",
       ),
@@ -239,9 +240,19 @@ export class Issue {
     const others = issue.together.map((each) =>
       h("li", {}, h("a", { href: `#/issue/${each.number}` }, `issue ${each.number}`), ` ${short(each.title, 160)}, ${day(each.at)}`),
     );
+    const percent = (share) => `${Math.round(100 * share)} %`;
+    const apart = this.apart.map((each) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, short(each.key, 60)),
+        h("td", {}, short(each.value, 100)),
+        h("td", { class: "muted" }, `${percent(each.share)} of its traces, ${percent(each.before)} of those in the hour before`),
+      ),
+    );
     put(
       this.changes,
-      rows.length || others.length
+      rows.length || others.length || apart.length
         ? h(
             "section",
             { class: "card picture around", "aria-label": "Around its onset" },
@@ -252,6 +263,8 @@ export class Issue {
               h("span", { class: "muted" }, rows.length ? `${shows.length} of ${many(rows.length, "release")} show it` : ""),
             ),
             rows.length ? h("div", { class: "scroll" }, h("table", { class: "matrix" }, h("tbody", {}, rows))) : null,
+            apart.length ? h("h3", {}, "What sets its traces apart") : null,
+            apart.length ? h("div", { class: "scroll" }, h("table", { class: "matrix" }, h("tbody", {}, apart))) : null,
             others.length ? h("h3", {}, "Began at the same time") : null,
             others.length ? h("ul", {}, others) : null,
           )
@@ -268,6 +281,9 @@ export class Issue {
     this.parts = [];
     put(this.proof);
     put(this.trace);
+    const look = await fetchIssueLook(issue.number).catch(() => null);
+    this.apart = look?.apart ?? [];
+    this.change(issue);
     if (issue.proof) {
       try {
         const run = new RunModel(issue.proof.run);
@@ -290,8 +306,8 @@ export class Issue {
         put(this.proof, h("p", { class: "notice" }, `The investigation cannot be shown: ${error.message}`));
       }
     }
-    const trace = await fetchIssueTrace(issue.number).catch(() => null);
-    if (!trace) return;
+    if (!look?.trace) return;
+    const { trace } = look;
     const picture = new Picture({ id: "", start: { run_type: "rca" }, end: { output: { trace_id: trace.trace_id } } }, { excerpts: [] }, "The latest trace that shows it");
     picture.trace = trace;
     this.parts = [picture];

@@ -50,8 +50,8 @@ export async function fetchIssue(number) {
   return get(`api/issues/${encodeURIComponent(number)}`);
 }
 
-export async function fetchIssueTrace(number) {
-  return get(`api/issues/${encodeURIComponent(number)}/trace`);
+export async function fetchIssueLook(number) {
+  return get(`api/issues/${encodeURIComponent(number)}/look`);
 }
 
 // Whoever opened the page with the key may change issues; it stays in this tab.

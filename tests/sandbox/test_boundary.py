@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -177,6 +179,61 @@ def test_only_a_proved_architecture_is_accepted(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(SandboxUnavailable, match="riscv64"):
         check_machine()
+
+
+UNPROVED_BUILDS = {
+    "free-threaded": {"Py_GIL_DISABLED": 1},
+    "musl": {"HOST_GNU_TYPE": "x86_64-alpine-linux-musl", "SOABI": "cpython-313-x86_64-linux-musl"},
+    "built for musl": {"HOST_GNU_TYPE": None, "SOABI": "cpython-313-x86_64-linux-musl"},
+}
+
+
+@pytest.mark.parametrize("build", UNPROVED_BUILDS)
+def test_a_build_of_python_on_which_nothing_is_proved_is_refused_by_name(
+    build: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = sysconfig.get_config_var
+
+    def said(name: str) -> object:
+        return UNPROVED_BUILDS[build].get(name, usual(name))
+
+    monkeypatch.setattr(sysconfig, "get_config_var", said)
+
+    with pytest.raises(SandboxUnavailable, match=build):
+        check_machine()
+
+
+def test_gvisor_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "version", lambda: "#1 SMP Sun Jan 10 15:06:54 PST 2016")
+
+    with pytest.raises(SandboxUnavailable, match="gVisor"):
+        check_machine()
+
+
+IN_A_NAMESPACE = """
+import ctypes, os, sys
+from pathlib import Path
+outside = os.geteuid()
+assert ctypes.CDLL(None).unshare(0x10000000) == 0, "no user namespace"
+Path("/proc/self/setgroups").write_text("deny")
+Path("/proc/self/uid_map").write_text(f"{sys.argv[1]} {outside} 1")
+from sonde.sandbox.doctor import examine
+found = examine()
+print(found.safe, found.problem)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("inside", "said"), [(0, "False"), (1000, "True")])
+def test_root_of_a_user_namespace_is_refused_by_name_and_an_ordinary_user_of_it_is_not(inside: int, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_NAMESPACE, str(inside)], capture_output=True, text=True, timeout=100, check=False
+    )
+    if "no user namespace" in done.stderr:
+        pytest.skip("this machine permits no user namespaces")
+
+    assert done.stdout.startswith(said), done.stdout + done.stderr
+    assert ("user namespace that has no uid" in done.stdout) == (inside == 0)
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Collection
 from pathlib import Path
@@ -27,6 +28,8 @@ from sonde.sandbox.policy import Profile
 
 PROVED = ("x86_64", "aarch64")
 """Machines on which the escape corpus has been run."""
+GVISOR = "#1 SMP Sun Jan 10 15:06:54 PST 2016"
+"""What gVisor says as the version of its kernel, in all of its releases."""
 START_SECONDS = 60.0
 
 
@@ -191,7 +194,7 @@ main(*{arguments!r})
 
 
 def check_machine() -> None:
-    """Refuse an architecture whose system call table is not proved."""
+    """Refuse by name a machine, a kernel or a build of Python on which the boundary is not proved."""
     machine = platform.machine()
     if sys.platform != "linux":
         own = {"darwin": "macOS; use a Linux VM", "win32": "Windows; use WSL2"}.get(sys.platform, sys.platform)
@@ -202,6 +205,21 @@ def check_machine() -> None:
     if machine not in PROVED:
         raise SandboxUnavailable(
             f"there is no system call table for {machine}; the sandbox runs on {' and '.join(PROVED)}"
+        )
+    if platform.version() == GVISOR:
+        raise SandboxUnavailable(
+            "this is gVisor (runsc), whose kernel has no landlock and no seccomp notifications: use the runtime runc or crun for this "
+            "container, or --backend monty inside of gVisor"
+        )
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise SandboxUnavailable(
+            f"this is a free-threaded build of Python {platform.python_version()}; the boundary is proved only with the lock of the "
+            f"ordinary build (python{sys.version_info.major}.{sys.version_info.minor}, without the t)"
+        )
+    if "musl" in f"{sysconfig.get_config_var('HOST_GNU_TYPE')} {sysconfig.get_config_var('SOABI')}":
+        raise SandboxUnavailable(
+            "this Python is built for musl (Alpine, say), and the list of permitted system calls is proved only with glibc: use an "
+            "image with glibc (python:3.13-slim), or --backend monty"
         )
 
 

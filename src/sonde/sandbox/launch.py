@@ -18,12 +18,14 @@ from sonde.sandbox.snapshots import State, StateFamily
 
 LAUNCH_SECONDS = 30.0
 REMEDIES = {
-    "uid": "start it with CAP_SETUID and CAP_SETGID, or as an ordinary user",
+    "uid": "start it with CAP_SETUID and CAP_SETGID, or as an ordinary user (docker run --user 1000, unshare --map-current-user)",
     "rlimits": "raise the hard limits of this process (ulimit -H)",
     "pdeathsig": "allow prctl(PR_SET_PDEATHSIG)",
     "no_new_privs": "allow prctl(PR_SET_NO_NEW_PRIVS)",
-    "landlock": "use a kernel >= 5.13 with landlock in the list of LSMs (boot with lsm=landlock,...)",
-    "fork-gate": "use a kernel >= 5.9 and allow seccomp user notifications (Docker: --security-opt seccomp=unconfined)",
+    "landlock": "use a kernel >= 5.13 with landlock in the list of LSMs (boot with lsm=landlock,...); a container's seccomp profile "
+    "must permit landlock_*",
+    "fork-gate": "use a kernel >= 5.9 and allow seccomp user notifications (Docker: --security-opt seccomp=unconfined); a runtime that "
+    "takes such notifications itself (LXD, sysbox) leaves none for others",
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
 }
 """What to do about each missing layer."""

@@ -122,6 +122,10 @@ def address_space() -> int:
 
 
 def _drop_uid() -> str:
+    with open("/proc/self/uid_map", "rb") as file:
+        mapped = [tuple(map(int, line.split())) for line in file]
+    if not any(first <= NOBODY < first + length for first, _, length in mapped):
+        raise ValueError(f"root of a user namespace that has no uid {NOBODY}")
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)

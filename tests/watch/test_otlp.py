@@ -204,3 +204,15 @@ def test_refused_spans_are_counted_in_the_reply_of_the_same_encoding() -> None:
     assert (told.partial_success.rejected_spans, told.partial_success.error_message) == (300, "no id")
     assert json.loads(accepted(JSON, 3, "no id")) == {"partialSuccess": {"rejectedSpans": "3", "errorMessage": "no id"}}
     assert (accepted(PROTOBUF), accepted(JSON)) == (b"", b"{}")
+
+
+def test_keys_of_any_length_and_shape_take_time_and_memory_in_proportion() -> None:
+    long = values(*((f"{number}{'.1' * 50_000}", {"boolValue": True}) for number in range(200)))
+    many = values(*((f"a{number}.5.b", {"boolValue": True}) for number in range(300)))
+
+    first, second = read_request(as_json(request(span(1, attributes=long), span(2, attributes=many))), JSON).spans
+
+    assert max(map(len, first.attributes)) <= 1000
+    assert 100 <= len(first.gaps) <= 300
+    assert len(second.gaps) == 101
+    assert "a299.0.b" in second.attributes

@@ -25,7 +25,6 @@ Json = dict[str, Any]
 Encoding = Literal["application/x-protobuf", "application/json"]
 MAX_NESTING = 64
 MAX_SPANS = 20_000
-MAX_KEY_CHARS = 1000
 MAX_ATTRIBUTE_CHARS = 1024 * 1024
 MAX_SPAN_CHARS = 16 * 1024 * 1024
 _TRACE_ID = re.compile(r"(?!0+$)[0-9a-f]{32}")
@@ -57,7 +56,7 @@ def read_request(body: bytes, encoding: Encoding) -> ReceivedSpans:
         refused: list[str] = []
         for number, item in enumerate(otlp.spans(record)):
             if number == MAX_SPANS:
-                raise TooMuch(f"more than {MAX_SPANS:,} spans in one request: export smaller batches")
+                raise _too_many_spans()
             kept = item if isinstance(item, str) else _within_limits(item)
             if isinstance(kept, str):
                 refused.append(kept)
@@ -66,6 +65,10 @@ def read_request(body: bytes, encoding: Encoding) -> ReceivedSpans:
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as broken:
         raise BadRequest(f"this is no export request of OTLP: {broken}") from None
     return ReceivedSpans(tuple(spans), tuple(refused))
+
+
+def _too_many_spans() -> TooMuch:
+    return TooMuch(f"more than {MAX_SPANS:,} spans in one request: export smaller batches")
 
 
 def _json(body: bytes) -> Json:
@@ -93,7 +96,7 @@ def _within_limits(span: Span) -> Span | str:
         for key, value in table.items():
             length = len(value) if isinstance(value, str) else len(str(value))
             size += len(key) + length
-            if len(key) > MAX_KEY_CHARS or length > MAX_ATTRIBUTE_CHARS:
+            if length > MAX_ATTRIBUTE_CHARS:
                 long.append(key)
     if size > MAX_SPAN_CHARS:
         return f"span {summary.span_id}: {size:,} characters of attributes, and {MAX_SPAN_CHARS:,} is the limit"
@@ -108,7 +111,7 @@ def _cut(table: Mapping[str, Any]) -> Json:
     kept: Json = {}
     for key, value in table.items():
         text = str(value)
-        kept[key[:MAX_KEY_CHARS]] = text[:MAX_ATTRIBUTE_CHARS] if len(text) > MAX_ATTRIBUTE_CHARS else value
+        kept[key] = text[:MAX_ATTRIBUTE_CHARS] if len(text) > MAX_ATTRIBUTE_CHARS else value
     return kept
 
 
@@ -144,6 +147,7 @@ class _Protobuf:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._left = MAX_JSON_ITEMS
+        self._spans = 0
 
     def request(self) -> Json:
         """The request as OTel JSON has it, except that attributes are plain tables."""
@@ -220,6 +224,9 @@ class _Protobuf:
         return {"resource": {"attributes": sender}, "scope_spans": scopes}
 
     def _span(self, at: int, end: int) -> Json:
+        self._spans += 1
+        if self._spans > MAX_SPANS:
+            raise _too_many_spans()
         attributes: Json = {}
         events: list[Json] = []
         span: Json = {"attributes": attributes, "events": events}

@@ -19,6 +19,9 @@ from sonde.contexts.traces.genai import openinference_of
 
 MAX_VALUE_CHARS = 8 * 1024 * 1024
 MAX_ATTRIBUTES = 20_000
+MAX_KEY_CHARS = 1000
+MAX_INDICES = 10  # in one key; later ones are only part of its name
+MAX_GAPS = 100  # of one kind, in one span
 MAX_DEPTH = 40
 KIND_KEY = "openinference.span.kind"
 JSON_TEXT = ("document.metadata", "llm.prompt_template.variables", "metadata", "tool.parameters")
@@ -38,6 +41,7 @@ class _Flat:
     gaps: list[str] = field(default_factory=list[str])
     indexed: bool = False
     genai: bool = False
+    full: bool = False
 
     def add(self, key: str, value: Any, depth: int = 0) -> None:
         """Put one value, however deep, under its dotted key."""
@@ -75,9 +79,14 @@ class _Flat:
 
     def _set(self, key: str, value: Any) -> None:
         if len(self.table) >= MAX_ATTRIBUTES:
-            if len(self.table) == MAX_ATTRIBUTES and not any("attributes were left out" in gap for gap in self.gaps):
+            if not self.full:
                 self.gaps.append(f"attributes were left out beyond the first {MAX_ATTRIBUTES}")
+            self.full = True
             return
+        if len(key) > MAX_KEY_CHARS:
+            if len(self.gaps) < MAX_GAPS:
+                self.gaps.append(f"the name of attribute {key[:80]}… was cut to {MAX_KEY_CHARS} characters")
+            key = key[:MAX_KEY_CHARS]
         known = _known(key)
         self.indexed = self.indexed or bool(known.indices)
         self.genai = self.genai or known.genai
@@ -106,12 +115,15 @@ def canonical_attributes(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
         if max(indices) != len(indices) - 1:
             ranks[prefix] = {index: rank for rank, index in enumerate(sorted(indices))}
             shown = f"{len(indices)} items kept of indices {min(indices)}..{max(indices)}"
-            flat.gaps.append(f"{prefix}: {shown}; the others were dropped by the source")
+            if len(ranks) <= MAX_GAPS:
+                flat.gaps.append(f"{prefix}: {shown}; the others were dropped by the source")
     if not ranks:
         return flat.table, flat.gaps
+    if len(ranks) > MAX_GAPS:
+        flat.gaps.append(f"{len(ranks) - MAX_GAPS} more lists have indices that were dropped by the source")
     renumbered: dict[str, Any] = {}
     for key, value in flat.table.items():
-        parts = key.split(".")
+        parts = key.split(".", 2 * MAX_DEPTH)
         prefix, result = parts[0], [parts[0]]
         for part in parts[1:-1]:
             rank = ranks.get(prefix, {}).get(int(part)) if part.isdecimal() else None
@@ -150,7 +162,7 @@ def _known(key: str) -> _KnownKey:
         key = ".".join(str(int(part)) if part.isdecimal() else part for part in parts if part) or key
     indices: list[tuple[str, int]] = []
     start = 0
-    while (match := _INDEX.search(key, start)) is not None:
+    while len(indices) < MAX_INDICES and (match := _INDEX.search(key, start)) is not None:
         indices.append((key[: match.start()], int(match.group()[1:-1])))
         start = match.end() - 1  # from the closing dot on: in `a.0.1.b` two indices share one
     return _KnownKey(key, tuple(indices), key.startswith("gen_ai."))

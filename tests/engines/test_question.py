@@ -148,6 +148,18 @@ def test_sql_and_tables_are_cited_by_their_call(traces: Path, tmp_path: Path) ->
     assert cited.ref.startswith("tool:sql:") and '"n":3' in cited.snippet
 
 
+def test_rows_of_sql_and_ranked_spans_keep_their_order_though_they_have_times(traces: Path, tmp_path: Path) -> None:
+    query = "SELECT start_time, trace_id FROM traces ORDER BY start_time DESC LIMIT 3"
+    look = f"print(sql('{query}'))\nprint(search_spans('order 5 currency'))"
+
+    found = returned(asked(traces, look, "FINAL('x')", folder=tmp_path))
+
+    times = [row["start_time"] for row in found["sql"]]
+    assert times == sorted(times, reverse=True) and len(set(times)) == 3
+    ranked = [row["start_time"] for row in found["search_spans"]]
+    assert ranked[0] == max(ranked) != ranked[-1]
+
+
 @pytest.mark.parametrize(
     ("printed", "asked"),
     [

@@ -65,6 +65,8 @@ class Observed:
     truncated: str | None = None
     citable: bool = True
     """False: the call itself proves nothing, because the caller could have put any words into its result."""
+    ranked: bool = False
+    """True: the order of the rows says something, so they are not sorted by time."""
 
 
 class EvidenceRef(BaseModel):

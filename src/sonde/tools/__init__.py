@@ -133,7 +133,8 @@ class ToolRegistry:
         latency = self._clock.now() - started
         observed = returned if isinstance(returned, Observed) else None
         whole = plain(name, observed.value if observed else returned)
-        value, cut = fit(in_order(whole if hide is None else hide(whole)), self._max_result_bytes)
+        shown = whole if hide is None else hide(whole)
+        value, cut = fit(shown if observed and observed.ranked else in_order(shown), self._max_result_bytes)
         remark = observed.truncated if observed else None
         remark = remark if remark is None or hide is None else hide(remark)
         citable = observed is None or observed.citable

@@ -184,7 +184,8 @@ class QuestionContext:
         remark = (
             f"these rows cannot be cited, since {why}; select columns and counts, and filter in WHERE" if why else None
         )
-        return Observed(rows, truncated="; ".join(filter(None, [cut, remark])) or None, citable=not why)
+        told = "; ".join(filter(None, [cut, remark])) or None
+        return Observed(rows, truncated=told, citable=not why, ranked=True)
 
     def failing(self, most: int) -> list[Row]:
         """The names of spans with errors in the window, the most frequent first."""
@@ -218,7 +219,7 @@ class QuestionContext:
         Example: hits = search_spans("payment declined currency")
         """
         found = list(self.matching(words, max(1, min(limit, MAX_HITS))))
-        return Observed([span.row() for span in found], tuple(span_excerpt(span) for span in found))
+        return Observed([span.row() for span in found], tuple(span_excerpt(span) for span in found), ranked=True)
 
     def matching(self, words: str, limit: int) -> Iterator[SpanSummary]:
         """The spans that share most and the rarest words, failed ones first among equals."""

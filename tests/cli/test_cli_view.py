@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from cli_program import environment, sonde
 
+from watch.watch_scene import Fault, append, traffic
+
 
 def test_the_page_is_served_on_loopback_until_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a line\n")
@@ -56,3 +58,31 @@ def test_a_port_that_cannot_be_used_is_exit_code_2(tmp_path: Path) -> None:
 
     assert shown.returncode == 2
     assert "--port 0" in shown.stderr
+
+
+@pytest.mark.long
+def test_issues_come_first_where_a_watch_works_and_a_damaged_state_is_no_obstacle(tmp_path: Path) -> None:
+    append(tmp_path / "traces.jsonl", traffic(12, 60, [Fault(step="send_mail", text="no route", begin=0, end=1e9)]))
+    assert sonde("watch", "--source", "traces.jsonl", "--once", cwd=tmp_path).returncode == 0
+    (state,) = tmp_path.glob(".local/state/sonde/watch/*/watch.sqlite")
+
+    def looked() -> tuple[str, bytes]:
+        command, pipe = [sys.executable, "-m", "sonde", "view"], subprocess.PIPE
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=environment(tmp_path), stdout=pipe, stderr=pipe, text=True
+        ) as process:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            with urllib.request.urlopen(f"{address.partition('#')[0]}api/issues", timeout=60) as reply:
+                told = reply.read()
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=250)
+        return address, told
+
+    address, told = looked()
+    assert "#/?key=" in address
+    assert b"send_mail: no route" in told
+    state.write_bytes(b"not a database" * 1000)
+    address, told = looked()
+    assert "key=" not in address
+    assert told == b"null"

@@ -333,29 +333,26 @@ class Messenger:
     def _next(self, at: float, *, now: bool) -> IssueNotice | None:
         """What is told next, written down as being told; None if nothing waits or it is too early."""
         state = self._state
+        if not state.one("SELECT max(id) > ? FROM happenings", state.number("told")):
+            return None  # as nearly always
         with state.transaction():
             told = state.number("told")
-            waiting = happenings(state, after=told)
-            found = [(each, issue) for each in waiting if (issue := self._issue(each)) is not None]
             under_way = [int(word) for word in state.recall("telling").split() if word.isdigit()]
-            tries = 0
-            together = self._digest_s is not None or len(found) > MANY
-            if len(under_way) == 3:
-                last, tries, retry_at = under_way
-                if not now and at < retry_at <= at + LONGEST_ASKED_S:  # else our clock has jumped
-                    return None
-                found = [pair for pair in found if pair[0].id <= last]
-                together = together or len(found) > 1
-            elif not found:
-                last = waiting[-1].id if waiting else told
-            elif together:
-                since = at - float(state.recall("digest_at", "0"))
-                if not now and self._digest_s is not None and 0 <= since < self._digest_s:
-                    return None
-                last = waiting[-1].id
-            else:
+            last, tries, retry_at = under_way if len(under_way) == 3 else (0, 0, 0)
+            if not now and at < retry_at <= at + LONGEST_ASKED_S:  # later than that: our clock has jumped
+                return None
+            early = self._digest_s is not None and 0 <= at - state.number("digest_at") < self._digest_s
+            if early and not under_way and not now:
+                return None
+            waiting = happenings(state, after=told)
+            if last:
+                waiting = [each for each in waiting if each.id <= last]
+            found = [(each, issue) for each in waiting if (issue := self._issue(each)) is not None]
+            together = self._digest_s is not None or len(found) > (1 if last else MANY)
+            if not last and not together and found:
                 found = found[:1]
                 last = found[0][0].id
+            last = last or (waiting[-1].id if waiting else told)
             if not found:
                 if last > told or under_way:
                     state.remember("told", last)

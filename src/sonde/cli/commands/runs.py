@@ -238,7 +238,10 @@ def view(
     if state is not None:
         board = IssueBoard(state.absolute())
     elif settings.state_runs is not None and (watched := state_place(settings, None) / FILE).exists():
-        board = IssueBoard(watched.parent)
+        try:
+            board = IssueBoard(watched.parent)
+        except ConfigError as error:  # nobody asked for issues
+            print(f"sonde: without issues: {one_line(str(error), 300)}", file=sys.stderr)
     try:
         server = ViewerServer(
             settings.run_places(),

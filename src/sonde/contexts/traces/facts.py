@@ -71,7 +71,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ToolUse:
     """A call of a tool: the step that wrote or made it, the tool and its arguments."""
 
     step: Step
@@ -158,7 +158,7 @@ def _failed(steps: Sequence[Step]) -> list[Fact]:
     return facts
 
 
-def _misused(calls: Sequence[Call], tools: Mapping[str, frozenset[str]]) -> list[Fact]:
+def _misused(calls: Sequence[ToolUse], tools: Mapping[str, frozenset[str]]) -> list[Fact]:
     """Structured calls of tools that nobody declared, or with arguments that the tool does not have."""
     found: list[tuple[str, Step]] = []
     for call in calls:
@@ -207,10 +207,10 @@ def _refused(steps: Sequence[Step]) -> list[Fact]:
     return [_fact(text, group) for text, group in _grouped(found).items()]
 
 
-def _repeated(calls: Sequence[Call], verb: str) -> list[Fact]:
+def _repeated(calls: Sequence[ToolUse], verb: str) -> list[Fact]:
     """Equal calls, and calls of one tool in one run whose words are mostly the same."""
     facts: list[Fact] = []
-    by_tool: dict[tuple[str, str], list[Call]] = {}
+    by_tool: dict[tuple[str, str], list[ToolUse]] = {}
     for call in calls[:MOST_CALLS]:
         if not FINAL.search(call.tool):
             by_tool.setdefault((call.step.run, call.tool), []).append(call)
@@ -298,7 +298,7 @@ def _given_up(steps: Sequence[Step]) -> list[Fact]:
     ]
 
 
-def _without_look(transcript: Transcript, written: Sequence[Call], made: Sequence[Call]) -> list[Fact]:
+def _without_look(transcript: Transcript, written: Sequence[ToolUse], made: Sequence[ToolUse]) -> list[Fact]:
     """Runs that came to an answer without any tool."""
     facts: list[Fact] = []
     used = {call.step.run for call in (*written, *made) if not FINAL.search(call.tool)}
@@ -362,14 +362,14 @@ def _declared(prompt: str) -> dict[str, frozenset[str]]:
     return found
 
 
-def _written(step: Step) -> list[Call]:
+def _written(step: Step) -> list[ToolUse]:
     """The structured calls in a model's output."""
     _, mark, rest = step.came.rpartition("calls: [")
     try:
         items: Any = json.loads("[" + rest) if mark else []
     except (ValueError, RecursionError):
         return []
-    calls: list[Call] = []
+    calls: list[ToolUse] = []
     for item in cast("list[Any]", items):
         match item:
             case {"name": str(name), "arguments": str(text)}:
@@ -382,11 +382,11 @@ def _written(step: Step) -> list[Call]:
             case _:
                 continue
         fields = cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else {}
-        calls.append(Call(step=step, tool=name, arguments=fields, text=text))
+        calls.append(ToolUse(step=step, tool=name, arguments=fields, text=text))
     return calls
 
 
-def _made(step: Step, span: Span) -> Call | None:
+def _made(step: Step, span: Span) -> ToolUse | None:
     """The call of a tool's span."""
     done = tool_io_of(span)
     if done is None:
@@ -401,6 +401,6 @@ def _made(step: Step, span: Span) -> Call | None:
     inner = fields.get("kwargs")
     if isinstance(inner, dict):
         fields = {**cast("dict[str, Any]", inner), **({"args": fields["args"]} if fields.get("args") else {})}
-    return Call(
+    return ToolUse(
         step=step, tool=str(done.row["tool_name"]), arguments=fields, text=json.dumps(fields, ensure_ascii=False)
     )

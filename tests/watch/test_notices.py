@@ -314,6 +314,7 @@ def test_once_tells_before_it_ends_and_takes_the_address_from_a_file(tmp_path: P
     assert [body["event"] for body in receiver.bodies] == ["new"]
     assert receiver.headers[0]["authorization"] == f"Bearer {TOKEN}"
     assert "T0P" not in shown.stdout + shown.stderr
+    assert "sets nothing" not in shown.stderr
 
 
 @pytest.mark.parametrize(

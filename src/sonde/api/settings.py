@@ -45,7 +45,8 @@ BY_DEFAULT = "the default"
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # a password may stand there
 _A_MILLION = (TokenUsage(1_000_000, 0), TokenUsage(0, 1_000_000))
 _INVESTIGATIONS = frozenset({"rca", "compliance", "incident"})
-_NOT_KEYS = frozenset({"SONDE_PRESET", "SONDE_PROFILE", "SONDE_CONFIG"})
+_TOKENS = ("SONDE_LISTEN_TOKEN", "SONDE_ON_NEW_TOKEN")
+_NOT_KEYS = frozenset({"SONDE_PRESET", "SONDE_PROFILE", "SONDE_CONFIG", "SONDE_ON_NEW", *_TOKENS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +214,7 @@ class Settings:
 
     def secrets(self) -> list[str]:
         """The known values of keys: what the journal and every message must never hold."""
-        named = {"LANGFUSE_SECRET_KEY", *(model.api_key_env for model in self.models.values())}
+        named = {"LANGFUSE_SECRET_KEY", *_TOKENS, *(model.api_key_env for model in self.models.values())}
         passed_on = (name for model in self.models.values() for name in model.env_names)
         named |= {name for name in passed_on if re.search("KEY|TOKEN|SECRET|PASS", name.upper())}
         given = [*self.environ.items(), *(pair for model in self.models.values() for pair in model.env.items())]

@@ -65,7 +65,7 @@ def test_a_strangers_state_makes_the_page_open_and_ask_nothing(
 
 
 def test_figures_without_measure_are_answered_at_once(folder: Path) -> None:
-    with WatchState(folder) as state:
+    with WatchState(folder) as state, state.transaction():
         state.remember("window", 1 << 61)
         state.remember("every_s", "1e-9")
         state.change("UPDATE hits SET window = window - 9000000000000000000")

@@ -53,7 +53,7 @@ HEADERS = {
 }
 MOST_EVENTS = 500
 OPEN_RUNS = 32
-BODY_S = 10.0
+BODY_S = 30.0
 Query = Mapping[str, Sequence[str]]
 Answered = tuple[int, str, bytes]
 """Status, content type, body."""

@@ -46,7 +46,7 @@ from sonde.watch.state import WatchState
 NoticeShape = Literal["json", "slack", "github"]
 KINDS = ("new", "regressed", "reopened", "resolved", "investigated")
 TOLD = ("new", "regressed")
-SEND_S = 10.0
+SEND_S = 30.0
 PROGRAM_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_ASKED_S = 2.0, 600.0, 3_600.0
 TRIES = 150  # about a day

@@ -17,7 +17,7 @@ step() {  # NAME COMMAND...
 
 tests() { python3 -m pytest -q -p no:cacheprovider -p no:randomly -n 0 "$@"; }
 
-(uname -rvm; cat /sys/kernel/security/lsm) > /results/kernel
+(uname -rvm; cat /sys/kernel/security/lsm; echo) > /results/kernel
 if grep -q landlock /sys/kernel/security/lsm; then
   step doctor python3 -m sonde doctor
   step exec python3 -m sonde exec - <<< 'print(sum(range(1000)))'

@@ -18,7 +18,7 @@ from pathlib import Path
 from patience import SLOWNESS
 from sonde.sandbox.policy import OPEN_PRELOAD
 
-PATIENCE_S = 60.0 * SLOWNESS
+PATIENCE_S = 60.0 * min(3.0, SLOWNESS)
 
 
 def main(jobs_path: str, stdin_path: str) -> None:

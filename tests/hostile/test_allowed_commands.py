@@ -143,7 +143,8 @@ def test_an_address_starts_no_helper_of_git_that_happens_to_be_installed(victim:
 @pytest.mark.hostile_long
 @pytest.mark.parametrize(
     ("allowed", "added"), [("git blame", "-S {} b.md"), ("git blame", "--ignore-revs-file={} b.md"),
-                           ("git add", "--pathspec-from-file={}")]
+                           ("git add", "--pathspec-from-file={}"), ("git tag", "-F {} t1"),
+                           ("git commit", "--allow-empty --file={}"), ("git grep", "-f {}")]
 )  # fmt: skip
 def test_what_a_model_adds_to_an_allowed_git_command_shows_no_file_from_elsewhere(
     victim: Victim, allowed: str, added: str

@@ -57,6 +57,17 @@ STARTERS = [
     ),
     *("mise.local.toml", ".mise.toml", ".config/mise/config.toml", ".pnp.cjs", ".pnp.loader.mjs", "binding.gyp"),
     *(".mvn/jvm.config", ".pylintrc", "env/lib/x.py", ".pixi/envs/x", ".bashrc", ".zshrc", ".profile", ".gitconfig"),
+    *(
+        ".zshenv",
+        ".bash_profile",
+        ".Rprofile",
+        ".ghci",
+        ".pdbrc",
+        ".vim/plugin/x.vim",
+        ".config/fish/config.fish",
+        ".tmux.conf",
+    ),
+    *(".ipython/profile_default/startup/x.py", ".bazelrc", ".bundle/config", "githooks/pre-commit", ".emacs"),
 ]
 SPELLINGS = [
     ".VSCODE/tasks.json",

@@ -30,6 +30,10 @@ const STARTS_PROGRAMS = [
   ...[".git-hooks", ".pre-commit-config.yml", "prek.toml", ".simple-git-hooks*", "simple-git-hooks*"],
   ...[".pnp.cjs", ".pnp.loader.mjs", "binding.gyp", "mise.*.toml", ".config/mise", ".pixi", ".pylintrc", "env/lib"],
   ...[".bashrc", ".zshrc", ".profile", ".gitconfig"],
+  ...[".bash_profile", ".bash_login", ".bash_aliases", ".zshenv", ".zprofile", ".zlogin", ".cshrc", ".tcshrc", ".inputrc", ".xprofile", ".xinitrc"],
+  ...[".tmux.conf", ".screenrc", ".config/fish", ".config/nvim", ".vim", ".emacs", ".lazy.lua", ".rprofile", ".ghci", ".pdbrc", ".irbrc"],
+  ...[".pryrc", ".iex.exs", ".ocamlinit", ".octaverc", ".ipython", ".gdbearlyinit", ".bazelrc", ".bundle", ".autoenv", ".openhands", ".hooks"],
+  ...["githooks"],
   ...["*.pth", "sitecustomize.py", "usercustomize.py", "node_modules", ".venv", "venv", "site-packages"],
 ];
 const SHORT_NAME = /^[^.~]{1,8}~[0-9]+(\.[^.]{0,3})?$/; // `VSCODE~1` is `.vscode` to Windows

@@ -16,6 +16,7 @@ from trace_samples import TRACE, raw_span
 
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.importers.records import MAX_LINE_BYTES
+from sonde.core.canonical import MAX_JSON_ITEMS
 from sonde.errors import ConfigError
 
 LINE = json.dumps(raw_span(1))
@@ -113,6 +114,19 @@ def test_parquet_that_says_terabytes_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="expands to more than"):
         FileStore(path)
+
+
+@pytest.mark.long
+def test_a_line_of_millions_of_values_is_passed_over_and_costs_only_itself(tmp_path: Path) -> None:
+    row = {"trace_id": TRACE, "span_id": "a", "start_time": "2026-01-01T00:00:00Z"}
+    swollen = json.dumps({**row, "span_id": "b"})[:-1] + ', "attributes": {"x": [' + "[]," * MAX_JSON_ITEMS + "[]]}}"
+    (tmp_path / "spans.jsonl").write_text(f"{json.dumps(row)}\n{swollen}\n")
+
+    with FileStore(tmp_path / "spans.jsonl") as store:
+        assert [span.span_id for span in store.summaries(TRACE)] == ["a"]
+        assert [(row["line"], row["reason"]) for row in store.malformed()] == [
+            (2, f"not JSON: it holds more than {MAX_JSON_ITEMS:,} values")
+        ]
 
 
 @pytest.mark.long

@@ -100,7 +100,7 @@ ONLY_BY_THE_USER = (  # in full; git takes any beginning of them as well
     *("--no-index", "--output", "--output-directory", "--ext-diff", "--textconv", "--filters", "--contents"),
     *("--exec-path", "--git-dir", "--work-tree", "--config", "--config-env", "--exec", "--extcmd", "--tool"),
     *("--upload-pack", "--receive-pack", "--open-files-in-pager", "--template", "--separate-git-dir", "--remote"),
-    *("--ignore-revs-file", "--pathspec-from-file"),  # messages show the lines of such a file
+    *("--ignore-revs-file", "--pathspec-from-file", "--file"),  # messages show the lines of such a file
     "--strategy",  # `x/y` starts the file git-merge-x/y of the work tree
     *(
         "--show-signature",
@@ -116,14 +116,17 @@ SHORT_ONLY_BY_THE_USER = {  # letters that mean the same as one of the above
     "archive": "o",
     "blame": "S",
     "clone": "cou",
-    "commit": "S",
+    "commit": "SF",
     "difftool": "tx",
     "format-patch": "o",
-    "grep": "O",
+    "grep": "Of",
     "ls-remote": "u",
+    "merge": "F",
     "mergetool": "t",
+    "notes": "F",
     "pull": "s",
     "rebase": "Ssx",
+    "tag": "F",
 }
 RUNS_ITS_WORDS = {"bisect": "run", "submodule": "foreach"}  # what follows is a program
 NEVER_STARTED = ("citool", "difftool", "filter-branch", "gui", "instaweb", "mergetool")

@@ -1,7 +1,7 @@
 """From bytes to records: lines of JSON, or one JSON document. Broken lines are named by number and skipped, never fatal.
 
-Lines are bounded (128 MiB); bytes that are not UTF-8 are replaced, and a gap says so. A last line without its newline that does not parse
-counts as unfinished: it is read again when the file has grown.
+Lines are bounded (128 MiB and two million values); bytes that are not UTF-8 are replaced, and a gap says so. A last line without its
+newline that does not parse counts as unfinished: it is read again when the file has grown.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from sonde.contexts.traces.attributes import scrubbed
+from sonde.core.canonical import MAX_JSON_ITEMS, has_too_many_items
 
 MAX_LINE_BYTES = 128 * 1024 * 1024
 
@@ -42,6 +43,8 @@ class Malformed:
 def decode(data: bytes) -> tuple[Any, tuple[str, ...]]:
     """The JSON value of these bytes and what had to be replaced; ValueError when it is no JSON."""
     data = data.removeprefix(codecs.BOM_UTF8)
+    if has_too_many_items(data):
+        raise ValueError(f"it holds more than {MAX_JSON_ITEMS:,} values")
     try:
         return msgspec.json.decode(data), ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -236,6 +236,24 @@ def test_root_of_a_user_namespace_is_refused_by_name_and_an_ordinary_user_of_it_
     assert ("user namespace that has no uid" in done.stdout) == (inside == 0)
 
 
+WITHOUT_KILL = """
+import ctypes, os, sys
+assert ctypes.CDLL(None).prctl(24, 5, 0, 0, 0) == 0  # PR_CAPBSET_DROP
+os.execv(sys.executable, [sys.executable, "-m", "sonde", "doctor", "--json"])
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes the user of a worker")
+def test_root_that_could_not_end_a_worker_is_refused_by_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_KILL], capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert done.returncode == 1, done.stderr
+    assert "CAP_KILL" in done.stdout
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filters_of_both_architectures_assemble(machine: str) -> None:
     for code in (seccomp.gate(machine), seccomp.allowlist(machine)):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from watching import run
 
 from sonde.sandbox import CodeClock, Sandbox
+from sonde.sandbox.worker.library import read_zones
 
 USES = {
     "csv": ("import csv, io\nprint([*csv.reader(io.StringIO('a,\"b,c\"'))])", "[['a', 'b,c']]"),
@@ -119,6 +122,15 @@ def test_time_chance_and_identifiers_repeat_with_the_seed_and_the_clock() -> Non
     assert first != told(2, 1e9)
     assert first != told(1, 2e9)
     assert "1000000000.0 2001-09-09 0.0" in first[0]
+
+
+def test_links_to_nowhere_among_the_time_zones_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "Europe").mkdir()
+    (tmp_path / "Europe/Berlin").write_bytes(b"TZif2")
+    for name in ("localtime", "Europe/Atlantis"):
+        (tmp_path / name).symlink_to("/nowhere/localtime")
+
+    assert read_zones(str(tmp_path)) == {"Europe/Berlin": b"TZif2"}
 
 
 def test_time_zones_are_there_without_files() -> None:

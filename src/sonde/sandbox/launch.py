@@ -18,7 +18,7 @@ from sonde.sandbox.snapshots import State, StateFamily
 
 LAUNCH_SECONDS = 30.0
 REMEDIES = {
-    "uid": "start it with CAP_SETUID and CAP_SETGID, or as an ordinary user (docker run --user 1000, unshare --map-current-user)",
+    "uid": "start it with CAP_SETUID, CAP_SETGID and CAP_KILL, or as an ordinary user (docker run --user 1000, unshare --map-current-user)",
     "rlimits": "raise the hard limits of this process (ulimit -H)",
     "pdeathsig": "allow prctl(PR_SET_PDEATHSIG)",
     "no_new_privs": "allow prctl(PR_SET_NO_NEW_PRIVS)",

@@ -21,6 +21,7 @@ if sys.platform != "win32":
     import resource
 
 NOBODY = 65534
+CAP_KILL = 5
 LANDLOCK_FILES_BY_ABI = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 LANDLOCK_VERSION_FLAG = 1
 LANDLOCK_PATH_BENEATH = 1
@@ -126,6 +127,10 @@ def _drop_uid() -> str:
         mapped = [tuple(map(int, line.split())) for line in file]
     if not any(first <= NOBODY < first + length for first, _, length in mapped):
         raise ValueError(f"root of a user namespace that has no uid {NOBODY}")
+    with open("/proc/self/status", "rb") as file:
+        may = next(int(line.split()[1], 16) for line in file if line.startswith(b"CapEff"))
+    if not may & 1 << CAP_KILL:
+        raise ValueError("root without CAP_KILL, who could not end a process of another user")
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)

@@ -73,7 +73,7 @@ def hold(names: list[str], path: list[str]) -> None:
         try:
             packages = [os.path.join(each, "tzdata", "zoneinfo") for each in path]
             zones = zlib.compress(
-                marshal.dumps(_read_zones(next(filter(os.path.isdir, [*ZONE_FOLDERS, *packages]), "")))
+                marshal.dumps(read_zones(next(filter(os.path.isdir, [*ZONE_FOLDERS, *packages]), "")))
             )
             with open(go, "wb") as pipe:
                 marshal.dump((*_read_modules(names), zones), pipe)
@@ -177,16 +177,18 @@ def _find(name: str) -> ModuleSpec | None:
     return spec
 
 
-def _read_zones(folder: str) -> dict[str, bytes]:
+def read_zones(folder: str) -> dict[str, bytes]:
     """The data of every zone by its name."""
     zones: dict[str, bytes] = {}
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in NOT_ZONES]
         for file in files:
             path = os.path.join(place, file)
+            if file in NOT_ZONES or not os.path.isfile(path):  # images without /etc/localtime keep a link to it
+                continue
             with open(path, "rb") as opened:
                 data = opened.read()
-            if data.startswith(b"TZif") and file not in NOT_ZONES:
+            if data.startswith(b"TZif"):
                 zones[os.path.relpath(path, folder)] = data
     return zones
 

@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv check format test test-python test-node journeys test-hostile test-long test-watch soak-watch test-slow test-phoenix test-browser test-vscode test-local test-providers
-.PHONY: requirements pins demo local vsix clean test-sdks test-monty test-superloop test-ray test-wheel test-arm64 test-kernels release bench bench-quick docs bench-sandbox bench-turn escape-table
+.PHONY: requirements pins demo local vsix clean test-sdks test-monty test-superloop test-ray test-wheel test-arm64 test-kernels test-containers test-pythons release bench bench-quick docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -123,6 +123,12 @@ test-arm64:      ## the sandbox on arm64 kernels 6.1 and 6.12, emulated (root, D
 
 test-kernels:    ## the sandbox on Debian's x86-64 kernels 5.10, 6.1 and 6.12, emulated (root, Debian packages; over an hour)
 	bash scripts/emulated.sh amd64 5.10 6.1 6.12
+
+test-containers: $(READY) ## Docker, containerd, Podman, user namespaces and gVisor, tight (root, Debian packages; minutes)
+	bash scripts/containers.sh
+
+test-pythons: $(READY) ## doctor, self-test and the escape corpus on Python 3.11 to 3.14
+	bash scripts/pythons.sh
 
 docs: $(READY)   ## the documentation as a site, links checked
 	sh scripts/docs.sh

@@ -40,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,30}")
 _AT = r"(?:@|%40|\\u0040|&#64;|&#x40;|&commat;)"
 _EMAIL = compiled(rf"[A-Za-z0-9._%+-]{{1,100}}{_AT}(?:[A-Za-z0-9][A-Za-z0-9-]{{0,62}}\.){{1,8}}[A-Za-z]{{2,24}}")
 _ESCAPE = re.compile(r"(?:[nrtbf]|u[0-9A-Fa-f]{4})(?=[A-Za-z0-9._%+-]{0,99}" + _AT + ")")
-_PLAIN_EMAIL = re.compile(r"[a-z0-9._+-]+@.+")
+_PLAIN_EMAIL = re.compile(r"(?<![a-z0-9._+-])[a-z0-9._+-]++@.+")
 _GAP = r"(?:[ +-]|%20)"
 _CARD = compiled(
     rf"\b(?:\d{{13,19}}|\d{{4}}{_GAP}\d{{4}}{_GAP}\d{{4}}{_GAP}\d{{1,7}}|\d{{4}}{_GAP}\d{{6}}{_GAP}\d{{4,5}})\b"

@@ -63,22 +63,23 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
     found = "What code found. Not every fact is a failure, and most failures are not among them:\n" + listed(
         facts, most=FACTS_CHARS
     )
+    outline = transcript.outline(OUTLINE_CHARS)
     prompts = [
         fill(
             prompt_file("engines/findings_label"),
             rules=rules,
             steps=str(count),
-            outline=transcript.outline(OUTLINE_CHARS),
+            outline=outline,
             number=str(at),
             count=str(len(parts)),
             title=part.title,
             first=str(part.first),
             last=str(part.last),
             own_task="The same." if part.task is None else shortened(part.task, TASK_CHARS),
-            facts=listed([fact for fact in facts if set(part.span_ids).intersection(fact.span_ids)], most=FACTS_CHARS),
+            facts=listed([fact for fact in facts if not own.isdisjoint(fact.span_ids)], most=FACTS_CHARS),
             part=part.text,
         )
-        for at, part in enumerate(parts, 1)
+        for at, (part, own) in enumerate(((part, set(part.span_ids)) for part in parts), 1)
     ]
     shown = f"The trace in outline, {count} steps:\n{transcript.outline(ROOT_OUTLINE_CHARS)}"
     if not parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from sonde.contexts.traces.facts import facts_of, listed
 from sonde.contexts.traces.span import Micros, Span, build_span
 from sonde.contexts.traces.transcript import transcript_of
+from sonde.core.deadline import Deadline
+from sonde.testing import FrozenClock
 
 TOOLS = """You can use these tools:
 - web_search: Searches the web.
@@ -168,9 +171,81 @@ def test_the_list_is_bounded_and_can_be_that_of_some_steps() -> None:
         "\\" * 100_000,
         "<html>" + " " * 100_000,
         "- a: \n" + "\n" * 100_000,
+        "```python\n" + '\\"' * 9_900,
+        "```python\nprint(" + "\\'" * 9_900,
+        "- a:\n" * 40_000,
+        "- a:\n    Takes inputs: {" * 10_000,
+        "write '" * 30_000,
     ],
 )
 def test_texts_made_to_be_slow_are_read_and_quoted_in_short(text: str) -> None:
     found = facts(says(2, text, text + TOOLS), ran(3, "visit", {"page": text}, text), says(4, text[::-1], text))
 
     assert all(len(line) < 1000 for line in found)
+
+
+def in_seconds(*spans: Span) -> list[str]:
+    """The facts, found in little processor time; quadratic code took more than ten times as much."""
+    given = [agent(), *spans]
+    transcript = transcript_of(given)
+    began = time.process_time()
+    found = [fact.line() for fact in facts_of(given, transcript)]
+    assert time.process_time() - began < 5
+    return found
+
+
+def test_quotes_that_nothing_closes_are_read_once() -> None:
+    code = "I ask search_agent.\n```python\nprint(request) " + '\\"' * 9_900
+
+    found = in_seconds(*(says(at, code, TOOLS) for at in range(2, 22)))
+
+    assert any("search_agent, but its code only prints" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('ask') or \"it's\" + search_agent(1)",
+        "print(\"isn't\"); x = 'a\\'b'; search_agent (1)",
+        'print(1)\n"""search_agent"""\n# don\'t\nsearch_agent(1)',
+        "print('\\\ntask')\nsearch_agent(1)",
+    ],
+)
+def test_a_call_between_strings_is_a_call(code: str) -> None:
+    assert not any("only prints" in line for line in facts(says(2, f"```py\n{code}\n```")))
+    assert any(
+        "only prints" in line for line in facts(says(2, f"```py\n{code.replace('search_agent', 'search_agents')}\n```"))
+    )
+
+
+def test_a_list_of_very_many_tools_is_read_once() -> None:
+    assert in_seconds(says(2, "done", TOOLS + "- a:\n" * 250_000)) == []
+
+
+def test_long_calls_of_one_tool_are_compared_by_their_first_words() -> None:
+    begin = " ".join(f"same{word}" for word in range(400))
+    rest = [" ".join(f"w{at}x{word}" for word in range(1_000)) for at in range(3)]
+
+    found = facts(*(ran(at, "find", {"t": t}) for at, t in enumerate((begin + rest[0], begin + rest[1], rest[2]), 2)))
+
+    assert [line.partition(" (")[0] for line in found] == ["steps 0, 1"]
+
+
+def test_a_trace_with_very_many_steps_is_looked_at_at_both_ends_and_a_fact_says_so() -> None:
+    failed = {"status": "ERROR", "status_message": "TypeError: x"}
+    wrong = {2: failed, 1_050: failed, 2_101: failed}
+
+    found = facts(*(says(at, f"said {at}", "go on", **wrong.get(at, {})) for at in range(2, 2_102)))
+
+    assert [line.partition(" (")[0] for line in found] == ["steps 0, 2099", "steps 1000, 1099"]
+    assert found[-1].endswith("code looked at none of the 100 steps from here to the other")
+
+
+def test_nothing_more_is_looked_at_when_the_time_of_the_run_is_up() -> None:
+    given = [agent(), *(says(at, "```py\nprint('search_agent, a request')\n```") for at in range(2, 5))]
+    transcript = transcript_of(given)
+
+    with Deadline(FrozenClock(), 0).in_force():
+        assert facts_of(given, transcript) == []
+    with Deadline(FrozenClock(), 1).in_force():
+        assert len(facts_of(given, transcript)) == 1

@@ -94,6 +94,24 @@ def test_a_chain_of_eight_thousand_spans_is_read_in_seconds() -> None:
     assert time.process_time() - began < 30
 
 
+def test_a_thousand_agents_inside_one_another_are_read_in_seconds() -> None:
+    depth = 1_000
+    agents = [span(n, "AGENT", n - 1 if n else None) for n in range(depth)]
+    there, back = range(1, depth), range(depth - 1, 0, -1)
+    said = [
+        span(depth + at, "LLM", owner, attributes={"output.value": f"said {at}"})
+        for at, owner in enumerate((*there, *back))
+    ]
+    transcript = transcript_of([*agents, *said])
+    began = time.process_time()
+
+    parts = transcript.parts()
+
+    assert {span_id for part in parts for span_id in part.span_ids} == {step.span_id for step in transcript.steps}
+    assert "here s3 worked" in parts[0].text
+    assert time.process_time() - began < 10
+
+
 def test_a_step_with_thousands_of_messages_makes_a_page_and_not_a_book(tmp_path: Path) -> None:
     messages = [{"message": {"role": "user", "content": f"message {n} {'x' * 1500}"}} for n in range(2000)]
     kind = {"openinference.span.kind": "LLM", "llm.input_messages": messages, "output.value": "the end"}

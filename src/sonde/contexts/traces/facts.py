@@ -5,31 +5,40 @@ were printed instead of sent, missing end tags, answers without a look-up, givin
         print(fact.line())      # "steps 17, 19, 21 (spans ...): page_down failed: unexpected keyword argument 'page_down'"
 
 A fact says what is there, never that it is a failure: a plan without its end tag may be all there is to say about a trace, or nothing.
-Texts are a stranger's, so each pattern is linear, and counts and quotes are bounded.
+Texts are a stranger's, so everything is linear in them, and counts, quotes and what is read of one text are bounded. Of a trace with very
+many steps only the first and the last are looked at, and a fact says so. When the run's time is up, the facts found so far are returned:
+the run ends before its first model call.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+from typing import Any, TypeVar, cast
 
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.transcript import Step, Transcript
 from sonde.contexts.traces.views import messages_of, tool_io_of
+from sonde.core.deadline import deadline_in_force
 
 QUOTED = 160
 MOST_STEPS = 12
 MOST_CALLS = 400
+MOST_WRITTEN = 5_000
 MOST_TOOLS = 60
+MOST_NAMES, NAME_CHARS = 20, 60
+LOOKED_AT = 2_000  # steps
 SIMILAR = 0.6
-LEAST_WORDS = 3
+LEAST_WORDS, MOST_WORDS = 3, 300
 READ_CHARS = 20_000
+PROMPT_CHARS = 200_000
+MEMBERS = "team members that you can call"
 HEAD_CHARS = 600
 MUCH_CHARS, MUCH_LINES = 8_000, 100
+Item = TypeVar("Item")
 FINAL = re.compile(r"final_?answer", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 _SPACE = re.compile(r"\s+")
@@ -40,7 +49,10 @@ _TOOL = re.compile(r"^- (\w{1,60}):", re.MULTILINE)
 _TAKES = re.compile(r"^[ \t]*Takes inputs: (\{[^\n]{0,20000}\})", re.MULTILINE)
 _INPUT = re.compile(r"'(\w+)': \{")
 _CODE = re.compile(r"```(?:py|python)?\n([^`]{0,20000})")
-_STRING = re.compile(r"\"\"\"[^\"]*\"\"\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'")
+_QUOTE = re.compile("[\"']")
+_TRIPLE = re.compile(r"\"\"\"[^\"]*\"\"\"")
+_STRINGS = {sign: re.compile(rf"{sign}(?:[^{sign}\\\n]|\\.)*+({sign})?") for sign in "\"'"}
+_CALLED = re.compile(r"\b(\w{1,60}+)\s*+\(")
 _UNABLE = re.compile(
     r"\b(?:unable to|not able to|could not|couldn't|cannot|can't|failed to) (?:be )?(?:find|found|locate|access|retrieve|determine|verif"
     r"|confirm|obtain|produce|complete|identif|open|read)[^.\n]{0,100}",
@@ -84,26 +96,48 @@ def facts_of(spans: Iterable[Span], transcript: Transcript) -> list[Fact]:
     """All facts, those of errors first."""
     known = {span.summary.span_id: span for span in spans}
     steps = transcript.steps
-    asked = {step.number: _prompts(known[step.span_id]) for step in steps if step.kind == "LLM"}
+    cut: list[Fact] = []
+    if len(steps) > LOOKED_AT:
+        half = LOOKED_AT // 2
+        unread = steps[half:-half]
+        cut = [
+            _fact(f"code looked at none of the {len(unread):,} steps from here to the other", (unread[0], unread[-1]))
+        ]
+        steps = (*steps[:half], *steps[-half:])
+        transcript = replace(transcript, steps=steps)
+    asked = {step.number: _prompts(known[step.span_id]) for step in _in_time(steps) if step.kind == "LLM"}
     tools: dict[str, frozenset[str]] = {}
-    for text in dict.fromkeys(text for texts in asked.values() for text in texts):
+    for text in _in_time(dict.fromkeys(text for texts in asked.values() for text in texts)):
         tools |= _declared(text)
-    written = [call for step in steps if step.kind == "LLM" for call in _written(step)]
-    made = [call for step in steps if (call := _made(step, known[step.span_id])) is not None]
-    return [
-        *_failed(steps),
-        *_misused(written, tools),
-        *_unsent(steps, tools),
-        *_refused(steps),
-        *_repeated(made, "called"),
-        *_errands(transcript),
-        *_same_outputs(steps),
-        *_without_tags(steps, asked),
-        *_given_up(steps),
-        *(_without_look(transcript, written, made) if any(not FINAL.search(name) for name in tools) else ()),
-        *_shown_much(steps, known),
-        *_limits(steps),
+    calls = (call for step in _in_time(steps) if step.kind == "LLM" for call in _written(step))
+    written = list(islice(calls, MOST_WRITTEN))
+    made = [call for step in _in_time(steps) if (call := _made(step, known[step.span_id])) is not None]
+    has_tools = any(not FINAL.search(name) for name in tools)
+    all_read = not cut and len(written) < MOST_WRITTEN  # a call that was not read is no proof that there was none
+    looks: list[Callable[[], list[Fact]]] = [
+        lambda: _failed(steps),
+        lambda: _misused(written, tools),
+        lambda: _unsent(steps, tools),
+        lambda: _refused(steps),
+        lambda: _repeated(made, "called"),
+        lambda: _errands(transcript),
+        lambda: _same_outputs(steps),
+        lambda: _without_tags(steps, asked),
+        lambda: _given_up(steps),
+        lambda: _without_look(transcript, written, made) if all_read and has_tools else [],
+        lambda: _shown_much(steps, known),
+        lambda: _limits(steps),
     ]
+    return [*(fact for look in _in_time(looks) for fact in look()), *cut]
+
+
+def _in_time(items: Iterable[Item]) -> Iterator[Item]:
+    """The items, as long as the run that this code works for has time left and is not stopped."""
+    run = deadline_in_force()
+    for item in items:
+        if run is not None and (run.expired() or run.stop.is_set()):
+            return
+        yield item
 
 
 def listed(facts: Iterable[Fact], numbers: Iterable[int] | None = None, most: int = 6_000) -> str:
@@ -161,16 +195,16 @@ def _failed(steps: Sequence[Step]) -> list[Fact]:
 def _misused(calls: Sequence[ToolUse], tools: Mapping[str, frozenset[str]]) -> list[Fact]:
     """Structured calls of tools that nobody declared, or with arguments that the tool does not have."""
     found: list[tuple[str, Step]] = []
+    taken = {tool: sorted(names) for tool, names in tools.items()}
     for call in calls:
         if not tools:
             break
         if call.tool not in tools:
-            found.append((f"it calls {call.tool!r}, which is not among the declared tools", call.step))
+            found.append((f"it calls {call.tool[:NAME_CHARS]!r}, which is not among the declared tools", call.step))
         elif extra := sorted(set(call.arguments) - tools[call.tool]):
-            takes = ", ".join(sorted(tools[call.tool])) or "no arguments"
-            found.append(
-                (f"it calls {call.tool} with {', '.join(map(repr, extra))}; the tool takes {takes}", call.step)
-            )
+            takes = ", ".join(taken[call.tool][:MOST_NAMES]) or "no arguments"
+            wrong = ", ".join(repr(name[:NAME_CHARS]) for name in extra[:MOST_NAMES])
+            found.append((f"it calls {call.tool} with {wrong}; the tool takes {takes}", call.step))
     return [_fact(text, group) for text, group in _grouped(found).items()]
 
 
@@ -178,17 +212,36 @@ def _unsent(steps: Sequence[Step], tools: Mapping[str, frozenset[str]]) -> list[
     """Code that names a tool or team member only in its words, prints them, and calls none."""
     found: list[tuple[str, Step]] = []
     names = [name for name in tools if not FINAL.search(name)][:MOST_TOOLS]
-    for step in steps:
+    for step in _in_time(steps):
         code = "\n".join(_CODE.findall(step.came[:READ_CHARS])) if step.kind == "LLM" else ""
-        bare = _STRING.sub("''", re.sub(r"#[^\n]*", "", code))
-        if not code or "print" not in bare or any(re.search(rf"\b{name}\s*\(", bare) for name in names):
+        bare = _without_strings(re.sub(r"#[^\n]*", "", code)) if "print" in code else ""
+        if "print" not in bare or not set(names).isdisjoint(_CALLED.findall(bare)):
             continue
-        named = [name for name in names if name in step.came]
+        named = [name for name in names if name in step.came[:READ_CHARS]]
         if named and re.search(r"request|task|query|search|ask", code, re.IGNORECASE):
             found.append(
                 (f"its words name {', '.join(named)}, but its code only prints and calls none of the tools", step)
             )
     return [_fact(text, group) for text, group in _grouped(found).items()]
+
+
+def _without_strings(code: str) -> str:
+    """Code with its strings empty. A quote that nothing closes stays as it is. All others of its kind up to the end of its line are
+    escaped, so nothing closes those either, and the line is not read again from each of them.
+    """
+    kept: list[str] = []
+    at = 0
+    unclosed = {'"': 0, "'": 0}
+    while (quote := _QUOTE.search(code, at)) is not None:
+        sign, start, end = quote.group(), quote.start(), quote.end()
+        string = _TRIPLE.match(code, start)
+        if string is None and start >= unclosed[sign]:
+            string = _STRINGS[sign].match(code, start)
+            if string is not None and string.group(1) is None:
+                unclosed[sign], string = string.end(), None
+        kept.append(code[at:start] + (sign if string is None else "''"))
+        at = end if string is None else string.end()
+    return "".join([*kept, code[at:]])
 
 
 def _refused(steps: Sequence[Step]) -> list[Fact]:
@@ -230,17 +283,20 @@ def _repeated(calls: Sequence[ToolUse], verb: str) -> list[Fact]:
 
 def _alike(texts: Sequence[str]) -> list[list[int]]:
     """Groups of texts that share most of their words with another of their group, by position."""
-    words = [frozenset(_WORD.findall(text[:READ_CHARS].casefold())) for text in texts]
+    words = [frozenset(list(dict.fromkeys(_WORD.findall(text[:READ_CHARS].casefold())))[:MOST_WORDS]) for text in texts]
+    first: dict[str, int] = {}
+    equal = [first.setdefault(text, at) for at, text in enumerate(texts)]
+    worded = ["://" not in text and len(mine) >= LEAST_WORDS for text, mine in zip(texts, words, strict=True)]
+
+    def similar(one: int, other: int) -> bool:
+        both = len(words[one] & words[other])
+        return both >= SIMILAR * (len(words[one]) + len(words[other]) - both)
+
     groups: list[list[int]] = []
-    for at, mine in enumerate(words):
+    for at in _in_time(range(len(texts))):
         for group in groups:
             if any(
-                texts[at] == texts[other]
-                or (
-                    "://" not in texts[at]
-                    and min(len(mine), len(words[other])) >= LEAST_WORDS
-                    and len(mine & words[other]) >= SIMILAR * len(mine | words[other])
-                )
+                equal[at] == equal[other] or (worded[at] and len(words[other]) >= LEAST_WORDS and similar(at, other))
                 for other in group[-8:]
             ):
                 group.append(at)
@@ -303,12 +359,8 @@ def _without_look(transcript: Transcript, written: Sequence[ToolUse], made: Sequ
     facts: list[Fact] = []
     used = {call.step.run for call in (*written, *made) if not FINAL.search(call.tool)}
     used |= {known.inside for known in transcript.runs.values()}
-    for run in dict.fromkeys(step.run for step in transcript.steps):
-        answers = [
-            step
-            for step in transcript.steps
-            if step.run == run and FINAL.search(f"{step.name} {step.came[:READ_CHARS]}")
-        ]
+    for run, steps in _grouped((step.run, step) for step in transcript.steps).items():
+        answers = (step for step in steps if FINAL.search(f"{step.name} {step.came[:READ_CHARS]}"))
         deciding = next((step for step in answers if step.kind == "LLM" and "final_answer(" in step.came), None)
         if run not in used and deciding is not None:
             facts.append(_fact("its run answers here, and no tool or team member was called before", [deciding]))
@@ -328,7 +380,7 @@ def _shown_much(steps: Sequence[Step], known: Mapping[str, Span]) -> list[Fact]:
     facts: list[Fact] = []
     seen: set[str] = set()
     before = ""  # after a team member's run, the newest result is its report
-    for step in steps:
+    for step in _in_time(steps):
         inputs = [each.row for each in messages_of(known[step.span_id]) if each.row["metadata"]["direction"] == "input"]
         results = [str(row["content"]) for row in inputs if row["role"] not in {"system", "user", "assistant"}]
         last = results[-1] if step.kind == "LLM" and results else ""
@@ -345,19 +397,25 @@ def _prompts(span: Span) -> tuple[str, str]:
     inputs = [each.row for each in messages_of(span) if each.row["metadata"]["direction"] == "input"]
     rules = [str(row["content"]) for row in inputs if row["role"] == "system"][:1]
     asked = [str(row["content"]) for row in inputs if row["role"] == "user"][-1:]
-    return "".join(rules), "".join(asked)
+    return _ends("".join(rules)), _ends("".join(asked))
+
+
+def _ends(text: str) -> str:
+    """Beginning and end of a prompt that is too long to be read whole."""
+    half = PROMPT_CHARS // 2
+    return text if len(text) <= PROMPT_CHARS else f"{text[:half]}\n{text[-half:]}"
 
 
 def _declared(prompt: str) -> dict[str, frozenset[str]]:
     """Tools with the names of their inputs, as prompts list them; a team member takes a task."""
     found: dict[str, frozenset[str]] = {}
     places = [*((each.start(), each.group(1)) for each in _TOOL.finditer(prompt)), (len(prompt), "")]
+    members = prompt.find(MEMBERS)
     for (start, name), (end, _) in pairwise(places):
         takes = _TAKES.search(prompt, start, end)
-        members = prompt.rfind("team members that you can call", 0, start)
         if takes is not None:
             found[name] = frozenset(_INPUT.findall(takes.group(1)))
-        elif members >= 0:
+        elif 0 <= members <= start - len(MEMBERS):
             found[name] = frozenset({"task", "request"})
     return found
 

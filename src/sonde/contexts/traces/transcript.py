@@ -42,6 +42,7 @@ WIDE_ROOM = 1_000  # where there is less for a page, a trace is so long that eve
 RESULT_CHARS = 6_000
 SMALL_CHARS = 8_000  # runs of team members that are shorter are read together
 MOST_PARTS = 40
+MOST_NESTED = 50
 HEARD_LINE_CHARS = 30  # shorter lines are in every text
 HEARD_SHARE = 0.9
 CALL_SHARE = 0.5  # a call that is told again has another form around the same words
@@ -170,15 +171,21 @@ class Transcript:
         places: dict[str, list[int]] = {}
         for at, step in enumerate(self.steps):
             places.setdefault(step.run, []).append(at)
+        errands = self._errands()
         parts: list[TranscriptPart] = []
         for run, own in places.items():
+            told = deque(errands.get(run, ()))
             packed: list[list[tuple[Step, str]]] = []
-            filled, begun = size, own[0] - 1
+            filled = size
+            while told and told[0][0] < own[0]:
+                told.popleft()
             task = self.runs[run].task if run in self.runs else None
             for at in own:
                 step = self.steps[at]
-                text = "\n\n".join([*self._errands(run, self.steps[begun + 1 : at]), texts[at]])
-                begun = at
+                before: list[tuple[int, str]] = []
+                while told and told[0][0] < at:
+                    before.append(told.popleft())
+                text = "\n\n".join([*self._told(before), texts[at]])
                 at_plan = step.plans and filled > size // 2
                 if filled + len(text) > size or at_plan or step.begins is not None:
                     packed.append([])
@@ -186,8 +193,8 @@ class Transcript:
                 packed[-1].append((step, text))
                 filled += len(text)
             if len(packed) > 1 and packed[-1][0][0].begins is None:
-                last, before = (sum(len(text) for _, text in packed[at]) for at in (-1, -2))
-                if last < SMALL_CHARS and before + last <= size:
+                last, earlier = (sum(len(text) for _, text in packed[at]) for at in (-1, -2))
+                if last < SMALL_CHARS and earlier + last <= size:
                     packed[-2:] = [packed[-2] + packed[-1]]
             for number, steps in enumerate(packed, 1):
                 phase = f", part {number} of {len(packed)}" if len(packed) > 1 else ""
@@ -205,29 +212,32 @@ class Transcript:
                 )
         return _small_together(sorted(parts, key=lambda part: part.first)) if self.runs else parts
 
-    def _errands(self, run: str, between: Sequence[Step]) -> list[str]:
+    def _errands(self) -> dict[str, list[tuple[int, str]]]:
+        """For each run the places of the steps that happened in runs inside it, each with the run directly inside it to which the step
+        belongs. A run hears of those at most MOST_NESTED levels below it, so that a deep trace costs no more than a wide one.
+        """
+        found: dict[str, list[tuple[int, str]]] = {}
+        for at, step in enumerate(self.steps):
+            run = step.run
+            for _ in range(MOST_NESTED):
+                if run not in self.runs:
+                    break
+                found.setdefault(self.runs[run].inside, []).append((at, run))
+                run = self.runs[run].inside
+        return found
+
+    def _told(self, between: Sequence[tuple[int, str]]) -> list[str]:
         """What team members did between two steps of a run, each as its task and its result."""
         told: list[str] = []
-        for member, steps in groupby(between, lambda step: self._outermost(step.run, run)):
-            worked = list(steps)
-            if member is None:
-                continue
+        # Steps of one member that follow one another have the same distance to their position here.
+        for (member, _), group in groupby(enumerate(between), lambda each: (each[1][1], each[1][0] - each[0])):
+            worked = [self.steps[at] for _, (at, _) in group]
             known = self.runs[member]
             told.append(
                 f"### steps {worked[0].number} to {worked[-1].number}: here {known.agent} worked; somebody else reads that.\n"
                 f"[its task]\n{shortened(known.task, RUN_TASK_CHARS)}\n[its result]\n{shortened(known.result, RESULT_CHARS)}"
             )
         return told
-
-    def _outermost(self, run: str, within: str) -> str | None:
-        """The run directly inside `within` to which another belongs; None if it does not lie in there."""
-        seen: set[str] = set()
-        while run in self.runs and run not in seen:
-            if self.runs[run].inside == within:
-                return run
-            seen.add(run)
-            run = self.runs[run].inside
-        return None
 
 
 def _small_together(parts: list[TranscriptPart]) -> list[TranscriptPart]:

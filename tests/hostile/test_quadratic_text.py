@@ -56,6 +56,50 @@ def test_a_trace_of_tools_that_return_blank_lines_is_judged_in_time(victim: Vict
     assert json.loads(done.stdout)["status"] in ("succeeded", "partial")
 
 
+@pytest.mark.hostile_long
+def test_a_trace_that_is_dear_to_look_for_facts_in_is_judged_in_time(victim: Victim) -> None:
+    rules = "Here are the team members that you can call:\n- abc: x\n"
+    roots: list[tuple[int | None, dict[str, object]]] = [
+        (None, {"openinference.span.kind": "AGENT", "input.value": "the task"})
+    ]
+    quotes = [(1, _call("```python\nprint " + '\\"' * 9_900, rules))] * 20
+    tools = [(1, _call("done", rules + "- a:\n" * 400_000))]
+    words = [" ".join(f"w{(at * 7919 + word) % 90_001}" for word in range(3_000)) for at in range(200)]
+    finds = [(1, {"openinference.span.kind": "TOOL", "tool.name": "find", "input.value": text}) for text in words]
+    before = len(roots) + len(quotes) + len(tools) + len(finds)
+    nested = [(before + at if at else 1, {"openinference.span.kind": "AGENT"}) for at in range(400)]
+    said = [(before + 1 + at, _call(f"words {at} " * 20, "")) for at in (*range(400), *range(399, -1, -1))]
+    spans = [
+        {
+            "trace_id": TRACE,
+            "span_id": f"{number:016x}",
+            "parent_id": None if parent is None else f"{parent:016x}",
+            "name": f"span {number}",
+            "start_time": 1_760_000_000_000_000_000 + number * 1_000,
+            "end_time": 1_760_000_000_000_000_000 + number * 1_000 + 5,
+            "status_code": "OK",
+            "attributes": attributes,
+        }
+        for number, (parent, attributes) in enumerate([*roots, *quotes, *tools, *finds, *nested, *said], 1)
+    ]
+    victim.write("traces.jsonl", "".join(json.dumps(span) + "\n" for span in spans))
+
+    done = victim.sonde(
+        "rca", TRACE, "--source", "traces.jsonl", "--taxonomy", "sonde", "--runs-dir", victim.own, "--json"
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["report"]["coverage"]["steps"] == len(spans) - 401
+
+
+def _call(said: str, rules: str) -> dict[str, object]:
+    return {
+        "openinference.span.kind": "LLM",
+        "llm.input_messages": [{"message": {"role": "system", "content": rules}}],
+        "llm.output_messages": [{"message": {"role": "assistant", "content": said}}],
+    }
+
+
 ALIKE = "".join(f"{'a' if number % 2 else 'b'}\n" for number in range(199))
 OTHER = "".join(f"{'b' if number % 3 else 'a'}\n" for number in range(199))
 

@@ -103,3 +103,9 @@ def test_a_pattern_that_finds_too_much_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="finds too much"):
         mask.hidden(" ".join(f"w{number}" for number in range(200_001)))
+
+
+def test_a_planted_value_that_is_no_address_is_read_once() -> None:
+    planted = "a" * 300_000
+
+    assert Mask(known=[("email-1", planted)]).restored("<email-1>") == planted

@@ -148,3 +148,18 @@ def test_a_citation_is_proved_while_other_sessions_look_at_the_same_file() -> No
         sys.setswitchinterval(before)
 
     assert not [proof for proof in proofs if isinstance(proof, Refuted)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(0, 12), st.booleans())), st.integers(1, 40), st.integers(0, 20)
+)
+def test_lines_count_as_shown_exactly_when_every_one_of_them_was(
+    reads: list[tuple[int, int, bool]], start: int, more: int
+) -> None:
+    log, seen = EvidenceLog(), set[int]()
+    for first, width, shown in reads:
+        log.note([Excerpt.of_lines("a.txt", first, first + width, "")], shown=shown)
+        seen |= set(range(first, first + width + 1)) if shown else set()
+
+    assert log.shows("a.txt", start, start + more) is (set(range(start, start + more + 1)) <= seen)
+    assert log.copy().shows("a.txt", start, start) is any(first <= start <= first + width for first, width, _ in reads)

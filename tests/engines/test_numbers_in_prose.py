@@ -9,6 +9,7 @@ from trace_cases import IO, LOOK, SPAN, TOOL, TRACE, failed_trace, model, option
 
 import sonde
 from sonde.engines.submission import Counted, miscounted
+from sonde.runtime.finish import MAX_PROBLEMS
 
 SIXTEEN = Counted(kind="spans", total=16, failed=(7, 7))
 
@@ -119,3 +120,26 @@ def test_a_window_and_its_groups_are_counts_too(text: str) -> None:
 )
 def test_what_the_counts_of_a_window_allow_is_left_alone(text: str) -> None:
     assert miscounted({"the summary": text}, lambda: [WINDOW, CARD]) == []
+
+
+def test_what_is_counted_is_counted_once_however_often_a_text_claims_it() -> None:
+    calls: list[int] = []
+
+    def count() -> list[Counted]:
+        calls.append(1)
+        return [SIXTEEN]
+
+    assert miscounted({"the summary": "9 of 16 spans failed. " * 500, "more": "9 of 16 spans failed."}, count)
+    assert len(calls) == 1
+
+
+def test_a_report_that_names_evidence_without_end_is_checked_up_to_a_limit(tmp_path: Path) -> None:
+    flood = "SUBMIT(primary_label='tool_failure', summary='x', confidence=0.4, evidence_refs=[%s, %s, *map(str, range(9000))])"
+    scripted = model(LOOK, *[flood % (SPAN, IO)] * 3)
+
+    found = sonde.rca(TRACE, write(tmp_path, failed_trace()), **options(scripted))
+
+    assert found.status == "partial" and found.report is not None
+    assert len(found.report["evidence_refs"]) == 2
+    assert any("more problems like these" in gap for gap in found.gaps)
+    assert len(found.gaps) < 2 * MAX_PROBLEMS

@@ -8,6 +8,7 @@ model. This does not promise that the cited text supports the claim, only that i
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -194,6 +195,8 @@ def independent(refs: Iterable[EvidenceRef]) -> int:
 
 
 Reread = Callable[[Excerpt], str | None]
+MOST_PIECES = 1_000
+"""A citation may lie in at most so many excerpts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,35 @@ class Refuted:
         object.__setattr__(self, "told", self.told or self.reason)
 
 
+class ExcerptIndex:
+    """Excerpts of one file, found by a line without a look at all the others.
+
+    An excerpt of up to 2**n lines is kept under (n, its first line // 2**n), so those that hold a line are in two cells per n.
+    """
+
+    def __init__(self, excerpts: Iterable[Excerpt] = ()) -> None:
+        self._cells: dict[int, dict[int, dict[str, Excerpt]]] = {}
+        for excerpt in excerpts:
+            self.add(excerpt)
+
+    def add(self, excerpt: Excerpt) -> None:
+        """Keep an excerpt; one with the same ref and lines is replaced."""
+        size = (excerpt.end_line - excerpt.start_line).bit_length()
+        cell = self._cells.setdefault(size, {}).setdefault(excerpt.start_line >> size, {})
+        cell[excerpt.ref] = excerpt
+
+    def at(self, line: int) -> list[Excerpt]:
+        """Those that hold a line; the one that goes on longest is first."""
+        found = [
+            excerpt
+            for size, cells in self._cells.items()
+            for place in ((line >> size) - 1, line >> size)
+            for excerpt in cells.get(place, {}).values()
+            if excerpt.start_line <= line <= excerpt.end_line
+        ]
+        return sorted(found, key=lambda each: (-each.end_line, each.start_line))
+
+
 class EvidenceLog:
     """Every excerpt that a session has seen, safe to use from threads.
 
@@ -220,8 +252,10 @@ class EvidenceLog:
 
     def __init__(self) -> None:
         self._by_ref: dict[tuple[str, str], Excerpt] = {}
-        self._lines: dict[str, list[Excerpt]] = {}
+        self._lines: dict[str, ExcerptIndex] = {}
+        self._calls: dict[str, None] = {}
         self._shown: set[tuple[str, str]] = set()
+        self._shown_lines: dict[str, list[tuple[int, int]]] = {}  # by path: ranges in order that do not touch
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -234,14 +268,9 @@ class EvidenceLog:
     def shows(self, path: str, start_line: int, end_line: int) -> bool:
         """Whether all these lines were read by somebody, not only by code."""
         with self._lock:
-            shown = [each for each in self._lines.get(path, ()) if self.is_shown(each)]
-        line = start_line
-        while line <= end_line:
-            ends = [each.end_line for each in shown if each.start_line <= line <= each.end_line]
-            if not ends:
-                return False
-            line = max(ends) + 1
-        return True
+            shown = self._shown_lines.get(path, [])
+            at = bisect_left(shown, start_line, key=lambda lines: lines[1])
+            return at < len(shown) and shown[at][0] <= start_line and end_line <= shown[at][1]
 
     def note(self, excerpts: Iterable[Excerpt], *, shown: bool = False) -> None:
         """Remember what a tool has returned to code, or what was `shown` in a prompt or to a sub-call; a later look at the same place
@@ -249,23 +278,29 @@ class EvidenceLog:
         """
         with self._lock:
             for excerpt in excerpts:
-                known = self._by_ref.get((excerpt.kind.value, excerpt.ref))
-                if shown:
-                    self._shown.add((excerpt.kind.value, excerpt.ref))
                 self._by_ref[(excerpt.kind.value, excerpt.ref)] = excerpt
+                if excerpt.kind is EvidenceKind.TOOL_IO:
+                    self._calls[excerpt.ref] = None
                 if excerpt.kind is EvidenceKind.FILE:
-                    places = self._lines.setdefault(excerpt.path, [])
-                    if known is not None and known in places:
-                        places.remove(known)
-                    places.append(excerpt)
+                    self._lines.setdefault(excerpt.path, ExcerptIndex()).add(excerpt)
+                if shown:
+                    self._show(excerpt)
+
+    def _show(self, excerpt: Excerpt) -> None:
+        self._shown.add((excerpt.kind.value, excerpt.ref))
+        if excerpt.kind is not EvidenceKind.FILE:
+            return
+        lines, start, end = self._shown_lines.setdefault(excerpt.path, []), excerpt.start_line, excerpt.end_line
+        first = last = bisect_left(lines, start - 1, key=lambda each: each[1])
+        while last < len(lines) and lines[last][0] <= end + 1:
+            start, end = min(start, lines[last][0]), max(end, lines[last][1])
+            last += 1
+        lines[first:last] = [(start, end)]
 
     def copy(self) -> EvidenceLog:
         """A copy that can grow without changing this one."""
         other = EvidenceLog()
-        with self._lock:
-            other._by_ref = dict(self._by_ref)
-            other._shown = set(self._by_ref)  # a sub-call may rest on what its parent has read
-            other._lines = {path: list(places) for path, places in self._lines.items()}
+        other.note(self.excerpts(), shown=True)  # a sub-call may rest on what its parent has read
         return other
 
     def since(self, before: EvidenceLog) -> list[Excerpt]:
@@ -281,6 +316,16 @@ class EvidenceLog:
         """The excerpt with exactly this pointer."""
         return self._by_ref.get((kind, ref))
 
+    def find_ref(self, ref: str, *, files: bool = True) -> Excerpt | None:
+        """The excerpt with this ref, of whatever kind."""
+        kinds = (kind for kind in EvidenceKind if files or kind is not EvidenceKind.FILE)
+        return next((found for kind in kinds if (found := self.find(kind.value, ref)) is not None), None)
+
+    def call_refs(self) -> list[str]:
+        """The refs of calls, in order."""
+        with self._lock:
+            return list(self._calls)
+
     def paths(self) -> list[str]:
         """Files of which the session has seen something."""
         return sorted(self._lines)
@@ -289,17 +334,19 @@ class EvidenceLog:
         """Logged and still unchanged excerpts that together hold these lines, or the reason why not."""
         chosen: list[Excerpt] = []
         line = start_line
-        with self._lock:  # only for the copy: another session may be replacing one of them
-            seen = list(self._lines.get(path, ()))
         while line <= end_line:
-            fitting = [e for e in seen if e.start_line <= line <= e.end_line]
+            with self._lock:  # only for the look: reading again takes longer
+                seen = self._lines.get(path)
+                fitting = [] if seen is None else seen.at(line)
             if not fitting and chosen and reread(Excerpt.of_lines(path, line, line, "")) is None:
                 return Refuted(f"{path} ends at line {line - 1}; lines {start_line}-{end_line} are not all there")
             if not fitting:
                 reason = f"lines {start_line}-{end_line} of {path} were not returned by any tool in this run"
                 how = f"call read_file({path!r}, {start_line}, {end_line}) and look at them first"
                 return Refuted(reason, f"{reason}; {how}", unseen=True)
-            fitting.sort(key=lambda e: e.end_line, reverse=True)
+            if len(chosen) == MOST_PIECES:
+                reason = f"lines {start_line}-{end_line} of {path} were read in more than {MOST_PIECES:,} pieces"
+                return Refuted(reason, f"{reason}; cite fewer lines, or read them in one call")
             best = next((e for e in fitting if self.prove(e, reread) is None), None)
             if best is None:
                 reason = f"the text at {fitting[0].ref} has changed since it was read"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any, NamedTuple, cast
 
 from sonde.contexts import Showable
@@ -24,7 +25,7 @@ from sonde.core.evidence import Citation, Excerpt, Refuted, SpanCitation, merge
 from sonde.core.schema import violations
 from sonde.engines.submission import fields_of, items_of
 from sonde.errors import Fault, SandboxViolation
-from sonde.runtime.engine import NO_PREFILTER, Conclusion, Engine, Gathered, Prefilter, Problem
+from sonde.runtime.engine import LATE, NO_PREFILTER, Conclusion, Engine, Gathered, Prefilter, Problem
 from sonde.runtime.feedback import was_shown
 from sonde.runtime.prompts import prompt_file
 
@@ -41,6 +42,9 @@ PASSAGES = 8
 MOST_RESULTS = 40
 QUOTED_CHARS = 200
 LOOKED_UP_LINES = 200
+MAX_CITED = 500
+"""How many different places of one final value are proved."""
+OVERCITED = f"the answer cites more than {MAX_CITED} places; only the first {MAX_CITED} were checked"
 KEPT_CHARS = 6_000
 """Data that is shown whole stays in the prompt for all turns if it has no more characters."""
 SCARCE_TOKENS = 200_000
@@ -119,7 +123,7 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
     ]
     exact = _results(value, gathered)
     # What looks like a citation in a tool's own result is not one of the model's.
-    citations, refuted = _prove([*noted, *(exact or pointers)], gathered, look=look)
+    citations, refuted = _prove(chain(noted, exact or pointers), gathered, look=look)
     problems.extend(Problem.of(each) for each in refuted)
     if not text.strip() and value in (None, "", [], {}):
         problems.append(Problem(gate="schema", reason="the final value is empty"))
@@ -167,63 +171,72 @@ def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
 
 
 def _refs(gathered: Gathered) -> list[str]:
-    return [excerpt.ref for excerpt in gathered.prover.log.excerpts()]
+    return gathered.prover.log.call_refs()
 
 
 def _has_traces(gathered: Gathered) -> bool:
     return "get_span" in gathered.registry.names
 
 
-def _read(value: Any, gathered: Gathered) -> tuple[str, list[Pointer]]:
+def _read(value: Any, gathered: Gathered) -> tuple[str, Iterable[Pointer]]:
+    """The text of a final value, and the places that it cites, read one by one: there can be millions."""
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)
         answer = fields.get("answer", fields.get("summary"))
         text = answer if isinstance(answer, str) else json.dumps(jsonable(value), ensure_ascii=False)
-        listed: list[Pointer] = []
-        for item in items_of(fields.get("citations")):
-            match item:
-                case {"ref": str(ref), **rest} | {"path": str(ref), **rest} if ref.startswith("tool:"):
-                    listed.append(Pointer(ref, 0, 0, str(rest.get("signal") or "reference")))
-                case {"span_id": str(span_id), **rest} if _has_traces(gathered):
-                    listed.append(Pointer(f"span:{span_id}", 0, 0, str(rest.get("signal") or "reference")))
-                case {"path": str(path), "start_line": int(start), **rest}:
-                    end = rest.get("end_line", start)
-                    signal = str(rest.get("signal") or "reference")
-                    listed.append(Pointer(path, start, end if isinstance(end, int) else start, signal))
-                case str():
-                    listed.extend(_inline(f"[{item.strip('[]')}]", gathered))
-                case _:
-                    continue
-        return text, [*listed, *_inline(text, gathered)]
+        return text, chain(_listed(items_of(fields.get("citations")), gathered), _inline(text, gathered))
     text = value if isinstance(value, str) else "" if value is None else json.dumps(jsonable(value), ensure_ascii=False)
     return text, _inline(text, gathered)
 
 
-def _inline(text: str, gathered: Gathered) -> list[Pointer]:
+def _listed(items: Iterable[Any], gathered: Gathered) -> Iterator[Pointer]:
+    for item in items:
+        match item:
+            case {"ref": str(ref), **rest} | {"path": str(ref), **rest} if ref.startswith("tool:"):
+                yield Pointer(ref, 0, 0, str(rest.get("signal") or "reference"))
+            case {"span_id": str(span_id), **rest} if _has_traces(gathered):
+                yield Pointer(f"span:{span_id}", 0, 0, str(rest.get("signal") or "reference"))
+            case {"path": str(path), "start_line": int(start), **rest}:
+                end = rest.get("end_line", start)
+                signal = str(rest.get("signal") or "reference")
+                yield Pointer(path, start, end if isinstance(end, int) else start, signal)
+            case str():
+                yield from _inline(f"[{item.strip('[]')}]", gathered)
+            case _:
+                continue
+
+
+def _inline(text: str, gathered: Gathered) -> Iterator[Pointer]:
     """Places cited in a text. A ref of a call may be invented; one that names no tool of the user is prose."""
-    parts = [part.strip() for found in _CALLS.findall(text) for part in re.split(r"[,;]", found)]
-    refs = [part for part in parts if part.startswith("tool:")]
     given = gathered.registry.given
-    found = [Pointer(ref, 0, 0) for ref in refs if CallRef.read(ref) is not None or ref.split(":")[1] in given]
-    for cited in _TRACED.findall(text) if _has_traces(gathered) else ():
+    for cited in _CALLS.finditer(text):
+        for ref in map(str.strip, re.split(r"[,;]", cited[1])):
+            if ref.startswith("tool:") and (CallRef.read(ref) is not None or ref.split(":")[1] in given):
+                yield Pointer(ref, 0, 0)
+    for cited in _TRACED.finditer(text) if _has_traces(gathered) else ():
         form = ""
-        for part in map(str.strip, re.split(r"[,;]", cited)):  # [span:A, B] cites two spans
+        for part in map(str.strip, re.split(r"[,;]", cited[1])):  # [span:A, B] cites two spans
             form = form if ":" not in part else part.partition(":")[0]
             ref = part if ":" in part else f"{form}:{part}"
             if part and not (form == "tool" and (CallRef.read(ref) is not None or ref.split(":")[1] in given)):
-                found.append(Pointer(ref, 0, 0))
-    for path, places in _INLINE.findall(text):
+                yield Pointer(ref, 0, 0)
+    for cited in _INLINE.finditer(text):
+        path, places = cited.groups()
         if "." in path or "/" in path:
             for place in places.split(","):
                 start, _, end = place.strip().partition("-")
-                found.append(Pointer(path.strip(), int(start), int(end or start)))
-    return found
+                yield Pointer(path.strip(), int(start), int(end or start))
 
 
 def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tuple[list[Citation], list[Refuted]]:
     proved: list[Citation] = []
     refuted: list[Refuted] = []
-    for pointer in dict.fromkeys(_named(each, gathered) for each in pointers):
+    given: dict[Pointer, None] = {}
+    for pointer in pointers:
+        given[pointer] = None
+        if len(given) > MAX_CITED or gathered.prover.late():
+            break
+    for pointer in dict.fromkeys(_named(islice(given, MAX_CITED), gathered)):
         if _has_traces(gathered) and CallRef.read(pointer.path) is None and _TRACED.fullmatch(f"[{pointer.path}]"):
             found = _traced(pointer, gathered, look=look)
         elif pointer.path.startswith("tool:"):
@@ -242,9 +255,11 @@ def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tu
             refuted.append(found)
         else:
             proved.append(found)
+    if len(given) > MAX_CITED:
+        refuted.insert(0, Refuted(OVERCITED, f"{OVERCITED}. Cite the fewest lines that prove each claim"))
     if proved and gathered.confirms:  # a blank line beside lines that hold is nothing to send an answer back for
         refuted = [each for each in refuted if not each.blank]
-    return merge(proved), refuted
+    return merge(proved), sorted(dict.fromkeys(refuted), key=lambda each: each is not LATE)  # only the first are listed
 
 
 def _traced(pointer: Pointer, gathered: Gathered, *, look: bool) -> Citation | Refuted:
@@ -262,15 +277,16 @@ def _traced(pointer: Pointer, gathered: Gathered, *, look: bool) -> Citation | R
     return gathered.prover.traced(pointer.path, signal=pointer.signal)
 
 
-def _named(pointer: Pointer, gathered: Gathered) -> Pointer:
-    """The pointer with the name that the tools use, where it begins with folders that they leave out, or leaves out some of theirs."""
+def _named(pointers: Iterable[Pointer], gathered: Gathered) -> Iterator[Pointer]:
+    """Each pointer with the name that the tools use, where it begins with folders that they leave out, or leaves out some of theirs."""
     paths = gathered.prover.log.paths() if gathered.confirms else []
-    if pointer.path in paths:
-        return pointer
-    near = [
-        path for path in paths if f"/{path}".endswith(f"/{pointer.path}") or f"/{pointer.path}".endswith(f"/{path}")
-    ]
-    return pointer._replace(path=near[0]) if len(near) == 1 else pointer
+    names = {path: path for path in paths}
+    for pointer in pointers:
+        if pointer.path not in names:
+            end = f"/{pointer.path}"
+            near = [path for path in paths if f"/{path}".endswith(end) or end.endswith(f"/{path}")]
+            names[pointer.path] = near[0] if len(near) == 1 else pointer.path
+        yield pointer._replace(path=names[pointer.path])
 
 
 def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citation | Refuted:

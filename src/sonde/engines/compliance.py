@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, cast
 
 from sonde.contexts.controls import MAX_CONTROLS, Control, infer_scope
@@ -52,6 +53,7 @@ COMPLIANCE_BUDGET = Budget(
 SEVERITY_OF = {"pass": 0, "not_applicable": 1, "insufficient_evidence": 2, "fail": 3}
 OPEN = ("insufficient_evidence", "fail")  # verdicts that need a remedy
 NONE_APPLY = "control.no_applicable_controls"
+MAX_UNKNOWN = 20
 
 
 def selected(gathered: Gathered, limit: int = MAX_CONTROLS) -> list[Control]:
@@ -106,11 +108,9 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     judgement = Judgement(gathered=gathered, gaps=texts(fields.get("gaps")))
     judged = {**judged_below(gathered), **_most_severe(fields_of(item) for item in listed)}
     known = [row["control_id"] for row in judgement.rows]
-    for name in judged:
-        if name not in known:
-            judgement.wrong(
-                "schema", f"{name} is not one of the controls that apply: {', '.join(known) or 'none does'}"
-            )
+    unknown = (name for name in judged if name not in known)
+    for name in islice(unknown, MAX_UNKNOWN):
+        judgement.wrong("schema", f"{name} is not one of the controls that apply: {', '.join(known) or 'none does'}")
     if not judged and known:
         reason = f"the model judged none of the controls that apply: {', '.join(known)}"
         told = f"findings is empty: judge each control that applies: {', '.join(known)}"

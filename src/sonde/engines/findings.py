@@ -25,6 +25,7 @@ QUOTED = 200
 def conclude_findings(items: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> tuple[list[Finding], list[Refuted]]:
     """The findings that hold, in the order given, and why others do not."""
     kept: dict[tuple[str, str], Finding] = {}
+    positions: dict[tuple[str, str], int] = {}
     places: dict[int, int] = {}
     refuted: list[Refuted] = []
     for index, item in enumerate(items_of(items)):
@@ -35,10 +36,11 @@ def conclude_findings(items: Any, gathered: Gathered, taxonomy: Taxonomy | None)
             continue
         same = (found.category, found.span_id)
         kept.setdefault(same, found)
+        positions.setdefault(same, len(positions))
         # `caused_by` names a finding by the id that the model gave it, otherwise by its index.
         given = fields_of(item).get("id")
         name = given if isinstance(given, int) and not isinstance(given, bool) else index
-        places[name] = list(kept).index(same)
+        places[name] = positions[same]
     # Causes point at the kept findings and never in a circle; exactly one is the first failure, and nothing caused it.
     findings = list(kept.values())
     first = next((at for at, each in enumerate(findings) if each.first_failure), 0)

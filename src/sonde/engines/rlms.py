@@ -15,7 +15,7 @@ from typing import Any
 
 from sonde.core.budget import Budget
 from sonde.core.canonical import canonical_json, cut, jsonable
-from sonde.engines.ask import conclude as conclude_answer
+from sonde.engines.ask import OVERCITED, conclude as conclude_answer
 from sonde.engines.submission import fields_of, items_of
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter
 from sonde.runtime.functions import HIGHLIGHT_CHARS, MAX_HIGHLIGHTS
@@ -51,7 +51,9 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     """
     in_files = {key: [each for each in found if each.path] for key, found in gathered.results.items()}
     conclusion = conclude_answer(value, replace(gathered, results=in_files, calls=()))
-    problems = conclusion.problems
+    problems = tuple(
+        each for each in conclusion.problems if each.reason != OVERCITED
+    )  # a loop gets the first ones anyway
     if not gathered.params.get("require_citations", True):
         problems = tuple(problem for problem in problems if problem.gate != "citations")
     output = conclusion.output

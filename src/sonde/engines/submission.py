@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
@@ -23,6 +24,7 @@ from sonde.runtime.engine import Conclusion, Gathered, Problem, Prover
 KINDS = frozenset(kind.value for kind in EvidenceKind)
 MAX_GAPS = 100
 GAP_CHARS = 500
+MAX_CLAIMS, CLAUSE_CHARS = 200, 2_000
 NOT_READ = "no model read the content"
 SIGNS = ".,'\"`) "
 CLAIMED = re.compile(
@@ -71,7 +73,7 @@ def prove_ref(item: Any, prover: Prover) -> EvidenceRef | Refuted:
 
 
 def _by_ref(ref: str, prover: Prover) -> EvidenceRef | Refuted:
-    excerpt = next((each for each in prover.log.excerpts() if each.ref == ref), None)  # of whatever kind
+    excerpt = prover.log.find_ref(ref)
     if excerpt is None:
         reason = f"{ref!r} was not returned by any tool in this run"
         return Refuted(reason, f"{reason}; look at it first, for example get_span({ref!r})")
@@ -150,12 +152,14 @@ def miscounted(said: Mapping[str, str], count: Callable[[], Sequence[Counted]]) 
     failed with a time-out" may well be true if 7 failed.
     """
     wrong: dict[str, None] = {}
+    counts: Sequence[Counted] | None = None
     for where, text in said.items():
         words = " ".join(text.split())
-        for claim in CLAIMED.finditer(words):
+        for claim in islice(CLAIMED.finditer(words), MAX_CLAIMS):
+            counts = count() if counts is None else counts
             number_said, total = (int(claim[group].replace(",", "")) for group in (1, 2))
-            known = [each for each in count() if each.kind == claim[3].lower() and each.total == total]
-            rest = re.split(r"[.;!?](?:\s|$)", words[claim.end() :], maxsplit=1)[0]
+            known = [each for each in counts if each.kind == claim[3].lower() and each.total == total]
+            rest = re.split(r"[.;!?](?:\s|$)", words[claim.end() : claim.end() + CLAUSE_CHARS], maxsplit=1)[0]
             ending = rest.rstrip(SIGNS)
             parts = [each for each in known if any(ending.endswith(said.rstrip(SIGNS)) for said in each.about if said)]
             failed = [number for each in known if each in parts or not (parts or each.about) for number in each.failed]

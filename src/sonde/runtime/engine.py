@@ -7,6 +7,7 @@ to (`conclude`), what can be said without one (`fallback`), and the words of its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +18,16 @@ from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.calls import CallCitation, CallRef, how_to_cite, shown_text
 from sonde.core.canonical import sha256_text
 from sonde.core.events import HostReturned
-from sonde.core.evidence import Citation, EvidenceKind, EvidenceLog, EvidenceRef, Excerpt, Refuted, SpanCitation
+from sonde.core.evidence import (
+    Citation,
+    EvidenceKind,
+    EvidenceLog,
+    EvidenceRef,
+    Excerpt,
+    ExcerptIndex,
+    Refuted,
+    SpanCitation,
+)
 from sonde.core.instructions import instructions_in
 from sonde.models.base import OUTPUT_TOKENS
 from sonde.runtime.feedback import LeftLine, left_line
@@ -28,6 +38,9 @@ if TYPE_CHECKING:
 
 Gate = Literal["schema", "evidence", "citations"]
 NEAR_LINES = 5
+MAX_PROOFS = 5_000
+LATE = Refuted("not all evidence was checked: the time was up")
+TOO_MUCH = Refuted(f"only the first {MAX_PROOFS:,} pieces of evidence were checked; name fewer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,37 +136,49 @@ class Prover:
         returned: Callable[[str], HostReturned | None] = lambda _ref: None,
         *,
         blanks: bool = False,
+        late: Callable[[], bool] = lambda: False,
+        most: float = math.inf,
     ) -> None:
         self.log = log
+        self.late = late
+        self._left = most
         self.blanks = blanks
         self.reread = reread
         self.returned = returned
 
-    def once(self) -> Prover:
-        """A prover for one moment: it reads each place again once, and lines within a place that it has read not at all."""
+    def once(self, late: Callable[[], bool] = lambda: False) -> Prover:
+        """A prover for one final value: it reads each place again once, and lines within a place that it has read not at all. It
+        accepts nothing more when it is `late`, or after MAX_PROOFS pointers.
+        """
         known: dict[tuple[str, str], str | None] = {}
-        files: dict[str, list[Excerpt]] = {}
+        files: dict[str, ExcerptIndex] = {}
 
         def reread(excerpt: Excerpt) -> str | None:
             key = (excerpt.kind.value, excerpt.ref)
             if key in known:
                 return known[key]
-            for wide in files.get(excerpt.path, ()) if excerpt.kind is EvidenceKind.FILE else ():
-                if wide.start_line <= excerpt.start_line <= excerpt.end_line <= wide.end_line:
+            within = files.get(excerpt.path) if excerpt.kind is EvidenceKind.FILE else None
+            for wide in within.at(excerpt.start_line)[:1] if within else ():
+                if excerpt.start_line <= excerpt.end_line <= wide.end_line:
                     lines = (known[(wide.kind.value, wide.ref)] or "").split("\n")
                     if len(lines) == wide.end_line - wide.start_line + 1:
                         first = excerpt.start_line - wide.start_line
                         return "\n".join(lines[first : first + excerpt.end_line - excerpt.start_line + 1])
             known[key] = text = self.reread(excerpt)
             if excerpt.kind is EvidenceKind.FILE and text is not None:
-                files.setdefault(excerpt.path, []).append(excerpt)
+                files.setdefault(excerpt.path, ExcerptIndex()).add(excerpt)
             return text
 
-        return Prover(self.log, reread, self.returned, blanks=self.blanks)
+        return Prover(self.log, reread, self.returned, blanks=self.blanks, late=late, most=MAX_PROOFS)
+
+    def _closed(self) -> Refuted | None:
+        """Why no further pointer is looked at; counts this one."""
+        self._left -= 1
+        return LATE if self.late() else TOO_MUCH if self._left < 0 else None
 
     def lines(self, path: str, start: int, end: int, *, signal: str = "reference") -> Citation | Refuted:
         """Lines of a file as a proved citation with a snippet. Blank lines prove nothing and are refused, unless `blanks` may be cited."""
-        proved = self.log.prove_lines(path, start, end, self.reread)
+        proved = self._closed() or self.log.prove_lines(path, start, end, self.reread)
         if isinstance(proved, Refuted):
             return proved
         text = self.reread(proved) or ""
@@ -177,6 +202,8 @@ class Prover:
 
     def call(self, ref: str, *, signal: str = "reference") -> CallCitation | Refuted:
         """What a tool of the user returned, or lines of it, as a proved citation, read again from this run's record."""
+        if closed := self._closed():
+            return closed
         pointer = CallRef.read(ref)
         excerpt = None if pointer is None else self.log.find(EvidenceKind.TOOL_IO.value, pointer.base)
         if pointer is None or excerpt is None:
@@ -207,9 +234,10 @@ class Prover:
 
     def traced(self, ref: str, *, signal: str = "reference") -> SpanCitation | Refuted:
         """A span (`span:ID`), something in it (`message:…`) or a group (`group:ID`) as a proved citation, read again now."""
+        if closed := self._closed():
+            return closed
         pointer = ref.removeprefix("span:")
-        known = {each.ref: each for each in self.log.excerpts() if each.kind is not EvidenceKind.FILE}
-        excerpt = known.get(pointer) or known.get(pointer + ATTRIBUTES)
+        excerpt = self.log.find_ref(pointer, files=False) or self.log.find_ref(pointer + ATTRIBUTES, files=False)
         if excerpt is None:
             reason = f"[{ref}] was not returned by any tool in this run"
             return Refuted(reason, f"{reason}; look at it first, for example get_span({pointer!r})", unseen=True)
@@ -249,11 +277,11 @@ class Prover:
 
     def how_to_cite(self, ref: str) -> str:
         """How the tool that a ref names is cited."""
-        return how_to_cite(ref.split(":")[1:2], [each.ref for each in self.log.excerpts()])
+        return how_to_cite(ref.split(":")[1:2], self.log.call_refs())
 
     def ref(self, kind: str, ref: str) -> EvidenceRef | Refuted:
         """A pointer as a proved reference."""
-        proved = self.log.prove_ref(kind, ref, self.reread)
+        proved = self._closed() or self.log.prove_ref(kind, ref, self.reread)
         return proved if isinstance(proved, Refuted) else EvidenceRef.of(proved)
 
 

@@ -78,7 +78,7 @@ def was_shown(text: str, printed: str) -> bool:
     """Whether each line of a text occurs in what was printed, whatever the code put before or after it: also inside a list or as JSON."""
     return all(
         line in printed or repr(line)[1:-1] in printed or json.dumps(line, ensure_ascii=False)[1:-1] in printed
-        for line in map(str.strip, text.splitlines())
+        for line in dict.fromkeys(map(str.strip, text.splitlines()))
     )
 
 

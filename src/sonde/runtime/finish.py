@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -31,7 +32,7 @@ from sonde.errors import (
     reached_before,
 )
 from sonde.runs.recording import NOTHING, Diverged
-from sonde.runtime.engine import Conclusion, Gathered, Problem, Prover
+from sonde.runtime.engine import LATE, Conclusion, Gate, Gathered, Problem, Prover
 from sonde.runtime.feedback import CONFIRM, table_was_shown, was_shown
 from sonde.runtime.occurrence import counted, is_computed, literals_of
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 UNPROVED = "citations are switched off: nothing proves this answer"
 UNSEEN_CHARS, WHOLE_CHARS, CLAIM_CHARS, CONFIRMED_CHARS, COUNTED = 800, 1_500, 2_000, 6_000, 12
+PROOF_S = 2.0
+"""Proofs may take so long even if the time is up, so that a draft keeps its citations at the limit."""
+MAX_PROBLEMS, PROBLEM_CHARS, CLAIMED_CHARS = 100, 4_000, 100_000
 _YES, _NO = re.compile(r"\W*yes\b", re.IGNORECASE), re.compile(r"\W*no\b", re.IGNORECASE)
 
 
@@ -72,7 +76,11 @@ def conclude(session: Session, value: Any, *, asks: bool = False) -> Conclusion:
     confirms it; otherwise they are among the problems. Lines that it did not confirm count as seen only when they are printed again.
     """
     conclusion, doubt, refuted = _judged(session, value, {}), "", None
-    unseen = _unseen(session, conclusion) if session.confirms and not _is_result(session, value) else {}
+    unseen: dict[str, str] = {}
+    denied: dict[str, Refuted] = {}
+    if session.confirms and not _is_result(session, value):
+        unseen, unchecked = _unseen(session, conclusion)
+        denied = dict.fromkeys(unchecked, LATE)
     if unseen and asks and not any(problem.mendable for problem in conclusion.problems):
         session.memory.draft = value
         doubt, refuted = _doubt(session, conclusion.text, unseen)
@@ -85,7 +93,6 @@ def conclude(session: Session, value: Any, *, asks: bool = False) -> Conclusion:
         session.coder.printed += told
         how = "\nTo uphold it, print these lines and read them, then finish" if refuted is not None else ""
         told[-1] = f"{told[-1]}\n{doubt}{how}".strip()
-        denied: dict[str, Refuted] = {}
         for place, words in zip(unseen, told, strict=True):
             reason = f"the model cited {place} without having read it"
             if refuted is not None:
@@ -94,6 +101,7 @@ def conclude(session: Session, value: Any, *, asks: bool = False) -> Conclusion:
                 if _NO.match(refuted):
                     reason = f"a check said that {place} does not bear the answer out: {refuted}"
             denied[place] = Refuted(reason, words)
+    if denied:
         conclusion = _judged(session, value, denied)
     for gate in ("schema", "evidence", "citations"):
         gate_checked(session, gate, [problem.reason for problem in conclusion.problems if problem.gate == gate])
@@ -114,7 +122,25 @@ def _judged(session: Session, value: Any, denied: Mapping[str, Refuted]) -> Conc
             gaps=conclusion.gaps if proved else (*conclusion.gaps, UNPROVED),
             unproved=not proved,
         )
-    return replace(conclusion, problems=(*conclusion.problems, *instructed(ground.prover, value, conclusion)))
+    problems = (*conclusion.problems, *instructed(ground.prover, value, conclusion))
+    return replace(conclusion, problems=_first_problems(problems))
+
+
+def _first_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """The first problems of each gate, clipped: a value can have millions, and prompts and the record hold them all."""
+    number: Counter[Gate] = Counter()
+    kept: list[Problem] = []
+    for problem in problems:
+        number[problem.gate] += 1
+        if number[problem.gate] <= MAX_PROBLEMS:
+            reason, told = clip(problem.reason, PROBLEM_CHARS), clip(problem.told, PROBLEM_CHARS)
+            kept.append(replace(problem, reason=reason, told=told))
+    rest = [
+        Problem(gate=gate, reason=f"{count - MAX_PROBLEMS:,} more problems like these are not listed")
+        for gate, count in number.items()
+        if count > MAX_PROBLEMS
+    ]
+    return (*kept, *rest)
 
 
 def _is_result(session: Session, value: Any) -> bool:
@@ -126,13 +152,20 @@ def _is_result(session: Session, value: Any) -> bool:
     return any(hash_value(each) in results for each in written)
 
 
-def _unseen(session: Session, conclusion: Conclusion) -> dict[str, str]:
-    """Cited text that no prompt and no output had shown before the turn in which the model finishes, by its place."""
-    prover, log = session.shared.prover, session.shared.log
+def _unseen(session: Session, conclusion: Conclusion) -> tuple[dict[str, str], list[str]]:
+    """Cited text that no prompt and no output had shown before the turn in which the model finishes, by its place; and the places for
+    which there was no time.
+    """
+    prover, log = gathered(session).prover, session.shared.log
     found: dict[str, str] = {}
-    for citation in conclusion.citations:
+    outputs: dict[int, str] = {}
+    for number, citation in enumerate(conclusion.citations):
+        if prover.late():
+            return found, [each.place for each in conclusion.citations[number:]]
         since = session.memory.refuted.get(citation.place, 0)
-        printed = "\n".join(session.coder.printed[since : session.memory.shown])
+        if since not in outputs:
+            outputs[since] = "\n".join(session.coder.printed[since : session.memory.shown])
+        printed = outputs[since]
         pointer = CallRef.read(citation.ref)
         if isinstance(citation, SpanCitation):  # whatever a tool shows of a span or a group has its id beside it
             excerpt = log.find(citation.kind.value, citation.ref)
@@ -151,7 +184,7 @@ def _unseen(session: Session, conclusion: Conclusion) -> dict[str, str]:
                 continue
         if (since or not seen) and not was_shown(text, printed):
             found[citation.place] = text
-    return found
+    return found, []
 
 
 def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> tuple[str, str | None]:
@@ -173,7 +206,7 @@ def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> tuple[st
     if len(lines) > CONFIRMED_CHARS or instructions_in(lines):
         return "Print and read these lines before you rest an answer on them", None
     places = {place.rpartition(":")[0] for place in unseen}
-    claims = [line for line in answer.splitlines() if any(place in line for place in places)]
+    claims = [line for line in answer[:CLAIMED_CHARS].splitlines() if any(place in line for place in places)]
     claim = answer if len(answer) <= WHOLE_CHARS else clip("\n".join(claims) or answer, CLAIM_CHARS)
     assert session.model is not None, "a run without a model has no session"
     numbers = counted(claim, literals, lines) if literals is not None else []
@@ -196,9 +229,13 @@ def instructed(prover: Prover, value: Any, conclusion: Conclusion) -> list[Probl
     proofs = (*conclusion.citations, *conclusion.evidence)
     if not proofs or is_named(json.dumps(jsonable(value), ensure_ascii=False)):
         return []
-    quotes = {proof.ref: prover.instruction(proof) for proof in proofs}
-    if not all(quotes.values()):
-        return []
+    quotes: dict[str, str] = {}
+    for proof in proofs:
+        quotes[proof.ref] = prover.instruction(proof)
+        if not quotes[proof.ref]:
+            return []
+        if prover.late():
+            break
     places = ", ".join(f'{ref} ("{quote}")' for ref, quote in list(quotes.items())[:3])
     reason = f"it rests only on text that tries to instruct its reader: {places}"
     how = "Prove it by other text, or say in so many words that this text tries to instruct its reader, if that is the finding"
@@ -215,12 +252,18 @@ def gate_checked(session: Session, gate: str, reasons: Sequence[str]) -> None:
 
 def gathered(session: Session, reason: str = "") -> Gathered:
     """Everything a session has to conclude from."""
-    spec = session.spec
+    spec, deadline = session.spec, session.scope.deadline
+    began = deadline.clock.now()
+
+    def late() -> bool:
+        over = deadline.expired() or deadline.stop.is_set()
+        return over and deadline.clock.now() - began >= PROOF_S
+
     return Gathered(
         objective=session.objective,
         context=spec.context,
         registry=session.shared.registry,
-        prover=session.shared.prover.once(),
+        prover=session.shared.prover.once(late),
         prefilter=session.prefilter,
         citations=tuple(session.host.citations.proved),
         highlights=tuple(session.host.functions.highlights),

@@ -181,6 +181,11 @@ def test_a_single_row_ends_with_the_time_too(tmp_path: Path, call: str) -> None:
         tables.close()
 
 
+def test_brackets_that_nothing_closes_are_read_once_and_refused(tables: Tables) -> None:
+    with pytest.raises(ToolFault):
+        tables.ask("SELECT name FROM spans WHERE " + "[" * 300_000)
+
+
 def test_texts_are_sought_matched_and_trimmed_as_in_sqlite(tables: Tables) -> None:
     rows, _ = tables.ask(
         "SELECT instr('banana', 'na') AS i, instr('x', NULL) AS n, instr(1234, 34) AS d, "

@@ -43,6 +43,29 @@ def post_with(tmp_path: Path, server: ScriptedServer | None, **options: float) -
     return post
 
 
+@pytest.mark.parametrize("model", ["openai:gpt-4o-mini", "local:no-such-weights.gguf", "nonsense"])
+def test_a_model_that_cannot_be_opened_stops_the_start(tmp_path: Path, model: str) -> None:
+    post = post_with(tmp_path, None)
+    shown = sonde("watch", "--source", post.traces, "--state", post.folder, "--once", "--model", model, cwd=tmp_path)
+
+    assert (shown.returncode, shown.stdout) == (2, ""), shown.stderr
+    assert not post.folder.exists()
+
+
+def test_an_investigation_that_is_refused_is_none(tmp_path: Path) -> None:
+    post = post_with(tmp_path, None)
+    post.flags = {"model": "openai:gpt-4o-mini"}  # without a key
+    post.clock.seconds = 2000
+    with WatchState(post.folder, create=True) as state:
+        watching = post.watch(state)
+        turns = [watching.turn() for _ in range(4)]
+        view = issues.watch_view(state, now=post.clock.utc().timestamp())
+
+    assert [bool(turn.investigated) for turn in turns] == [False, True, True, False]
+    assert "needs a key" in turns[1].postponed
+    assert (view.investigated, view.waiting) == (0, 2)
+
+
 def test_new_groups_come_before_growing_ones_and_a_healthy_trace_comes_last(tmp_path: Path) -> None:
     post = post_with(tmp_path, None, control_share=0.1)
     post.look(2000)

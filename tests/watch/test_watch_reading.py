@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.cli_program import sonde
+from sonde.api.trace_source import Source
 from sonde.errors import ConfigError
 from sonde.watch import loop
 from sonde.watch.state import WatchState
@@ -109,6 +111,30 @@ def test_a_source_that_goes_away_is_waited_for_longer_and_longer_and_caught_up_w
 def test_a_source_that_was_never_there_is_a_mistake(post: Post) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         post.look(0)
+
+
+def test_a_running_watch_waits_for_the_first_file_of_an_empty_folder(post: Post) -> None:
+    folder = post.path / "folder"
+    folder.mkdir()
+    post.clock.seconds = 1000
+    with WatchState(post.folder, create=True) as state:
+        watching = replace(post.watch(state), place=Source(source=folder, cache=post.path / "cache"), patient=True)
+        first, second = watching.turn(), watching.turn()
+        append(folder / "traces.jsonl", traffic(10, 60, [STOCK]))
+        read = watching.turn()
+
+    assert ("holds no trace files" in first.empty, second.empty, first.outage) == (True, "", "")
+    assert read.traces == 10
+
+
+def test_a_mistyped_source_does_not_claim_the_state(post: Post) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    typo = sonde("watch", "--source", "tracs", "--once", "--state", post.folder, cwd=post.path)
+    right = sonde("watch", "--source", post.traces, "--once", "--state", post.folder, cwd=post.path)
+    other = sonde("watch", "--source", "tracs", "--once", "--state", post.folder, cwd=post.path)
+
+    assert (typo.returncode, right.returncode, other.returncode) == (2, 0, 2), right.stderr
+    assert "belongs to a watch" in other.stderr
 
 
 def test_more_traces_than_are_listed_at_once_are_read_window_by_window(

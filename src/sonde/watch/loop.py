@@ -32,6 +32,7 @@ from sonde.batch.item_runner import Job, Order, Station
 from sonde.batch.limits import Answer, Ask, Closed, Limiter, SharedLimits, Slot, Told
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
+from sonde.contexts.traces.cache import NothingYet
 from sonde.contexts.traces.failure_words import component_of, folded
 from sonde.contexts.traces.groups import FORM_CHARS, AttributeTable, Failure, facts_of
 from sonde.contexts.traces.prefilter import prefilter, shortened
@@ -64,6 +65,7 @@ MOST_ROWS = 20_000  # of traces listed before the windows among them are read
 HELD_SPANS = 2_000
 ATTEMPTS, UNANSWERED = 3, 24  # at an investigation that fails, and at one whose model does not answer
 LATER_S = 300.0  # until a run that waits for money is tried again
+REFUSED_S = 3_600.0  # until one is that could not be started, such as for a trace that is gone
 LONGEST_WAIT_S = 600.0
 PLANNED = 8  # investigations that a dry run estimates
 
@@ -102,10 +104,14 @@ class WatchTurn:
     failed: int = 0
     behind_s: float = 0.0
     outage: str = ""
+    empty: str = ""
+    """Why there is nothing to read yet, in the first turn that says so."""
     money: str = ""
     """Why nothing more is investigated for now."""
     investigated: Candidate | None = None
     result: ItemResult | None = None
+    postponed: str = ""
+    """Why this was no investigation yet; it is tried again later."""
     happenings: tuple[Happening, ...] = ()
 
     @property
@@ -169,29 +175,38 @@ class TraceWatch:
     stopping: threading.Event = field(default_factory=threading.Event)
     open_store: Callable[[], TraceStore] | None = None
     """Opens the traces if not `place` does."""
+    patient: bool = False
+    """Whether it waits for the first file of a folder that is empty; otherwise that is a mistake."""
     _begun: bool = False
+    _refused: dict[str, float] = field(default_factory=dict[str, float])
+    """Until when those that could not even be started wait. A new start tries them at once."""
     _outages: int = 0
+    _waited: bool = False
     _money: str = ""
 
     def start(self) -> None:
         """Check that this state belongs to this source, and count what a killed watch may have spent."""
         state = self.state
         with state.transaction():
-            for key, value in {
-                "source": self.place.dataset if self.place.server else self.place.name,
-                "project": self.place.project or "",
-                "every_s": f"{self.options.every_s:g}",
-            }.items():
+            read = state.recall("read_at") or state.recall("cursor_us")  # else a mistyped source may have come this far
+            for key, value in self._identity().items() if read else ():
                 known = state.recall(key, value)
                 if known != value:
                     raise ConfigError(
                         f"{state.folder.path} belongs to a watch with {key} {known!r}, not {value!r}; give this one its own: --state DIR"
                     )
-                state.remember(key, value)
             if not state.recall("cursor_us"):  # where the first start began holds for all
                 state.remember("since_us", "" if self.options.since_us is None else self.options.since_us)
         state.count_lost(self._now())
         self._begun = True
+
+    def _identity(self) -> dict[str, str]:
+        """What a state holds for: it takes no other source, project or length of windows once something was read."""
+        return {
+            "source": self.place.dataset if self.place.server else self.place.name,
+            "project": self.place.project or "",
+            "every_s": f"{self.options.every_s:g}",
+        }
 
     def turn(self) -> WatchTurn:
         """Read every window that is over. If none is, investigate what teaches most, if a model and money are there."""
@@ -203,6 +218,14 @@ class TraceWatch:
             self._outages = 0
         except StateUnusable:
             raise
+        except NothingYet as error:
+            if self.state.recall("cursor_us"):
+                done = self._out(error)
+            elif self.patient:
+                self._caught_up()
+                done, self._waited = WatchTurn(empty="" if self._waited else error.message), True  # once
+            else:
+                raise
         except (RunError, ToolFault, ConfigError, OSError, sqlite3.DatabaseError) as error:
             if isinstance(error, ConfigError) and not self.state.recall("cursor_us"):
                 raise  # the first look: a mistyped source, not one that is away
@@ -245,6 +268,7 @@ class TraceWatch:
             with closing(self.open_store() if self.open_store else self.place.open()) as store:
                 project = project_in(self.place, store) if self.open_store is None else self.place.project
                 rows, over_us, more = self._listed(store, project)
+                self._claim()
                 for window, ready in sorted(rows.items()):
                     if self.stopping.is_set():
                         break
@@ -257,11 +281,21 @@ class TraceWatch:
                         behind_s=max(done.behind_s, behind),
                     )
         if not self.stopping.is_set():
-            with self.state.transaction():
-                self.state.remember("outage", "")
-                self.state.remember("behind_s", "0")
-                self.state.remember("read_at", self._now())
+            self._caught_up()
         return done
+
+    def _claim(self) -> None:
+        """The source could be read: from now on the state is about it."""
+        with self.state.transaction():
+            for key, value in self._identity().items():
+                self.state.remember(key, value)
+
+    def _caught_up(self) -> None:
+        with self.state.transaction():
+            self._claim()
+            self.state.remember("outage", "")
+            self.state.remember("behind_s", "0")
+            self.state.remember("read_at", self._now())
 
     def _listed(self, store: TraceStore, project: str | None) -> tuple[dict[int, list[TraceRow]], int, bool]:
         """Complete traces that were not read yet or have grown, by window; up to when windows are over; whether there are more."""
@@ -397,6 +431,8 @@ class TraceWatch:
         begun = int(self.state.one("SELECT count(*) FROM investigations WHERE began > ?", self._now() - 86_400))
         one_request = self.state.figure(f"request_usd {self.settings.model}")
         for chosen in candidates(self.state, self._now()):
+            if self._refused.get(chosen.fingerprint, 0.0) > self._now():
+                continue
             room, limit = self.room_usd()
             if chosen.kind == "control":
                 spent = self.state.spent(self._now() - 86_400, control=True)
@@ -409,11 +445,12 @@ class TraceWatch:
                 return replace(
                     done, money=f"the limit of {plural(self.options.per_day, 'investigation')} in a day is reached"
                 )
-            return replace(done, investigated=chosen, result=self._run(chosen, room))
+            result, postponed = self._run(chosen, room)
+            return replace(done, investigated=chosen, result=result, postponed=postponed)
         return done
 
-    def _run(self, chosen: Candidate, room_usd: float) -> ItemResult | None:
-        """An ordinary rca in its own folder, begun or resumed; None if it waits for money, the model or the source."""
+    def _run(self, chosen: Candidate, room_usd: float) -> tuple[ItemResult | None, str]:
+        """An ordinary rca in its own folder, begun or resumed, and why it is tried again later: for money, the model or the source."""
         state, settings = self.state, self.settings
         most = settings.knobs.get("max_cost_usd")
         if self.options.usd_per_issue is not None:
@@ -431,21 +468,26 @@ class TraceWatch:
         station = Station(order, ledger)
         try:
             result = _done_aside(station, Job(item=item, attempt=chosen.attempt))
-        except Paused:
+        except Paused as pause:
             if ledger.wanted_usd:
                 state.remember(f"request_usd {self.settings.model}", ledger.wanted_usd)
             self._later(chosen, chosen.attempt, LATER_S)
-            return None
+            return None, pause.reason
         except DiskFull as error:
             raise ConfigError(f"{error.message}; make room, then start the watch again") from None
         finally:
             station.close()
+        if result.status == "refused":
+            self._refused[chosen.fingerprint] = self._now() + REFUSED_S
+            if not chosen.begun:
+                state.change("DELETE FROM investigations WHERE fingerprint = ?", chosen.fingerprint)
+            return result, result.message
         # A model that never answered is no investigation, even if the rule had something to say.
         if chosen.attempt < (UNANSWERED if not result.tokens_out else ATTEMPTS if result.failed else 0):
             self._later(chosen, chosen.attempt + 1, min(LATER_S * 2**chosen.attempt, 3_600.0))
-            return result
+            return result, result.message or "the model did not answer"
         conclude(state, chosen, result)
-        return result
+        return result, ""
 
     def _later(self, chosen: Candidate, attempt: int, seconds: float) -> None:
         self.state.change(

@@ -195,6 +195,7 @@ def watch(
     """
     from tempfile import TemporaryDirectory
 
+    from sonde.batch.item_runner import check_models
     from sonde.cli.interrupt import soft_stop
     from sonde.watch.loop import keep_watch, plan_watch
     from sonde.watch.state import FILE, WatchState, state_place
@@ -215,6 +216,7 @@ def watch(
             with WatchState(folder if known else Path(empty), create=not known) as opened:
                 plan = plan_watch(_watch(opened, settings, options))
         return _print_plan(plan, as_json=output.json)
+    check_models(settings)
     with (
         WatchState(folder, create=True) as opened,
         opened.folder.held("sonde watch"),
@@ -225,6 +227,7 @@ def watch(
     ):
         watching = _watch(opened, settings, options)
         watching.stopping = cancel
+        watching.patient = not how.once
         page = up.enter_context(_page(listening.page, watching, listener)) if listening.page is not None else None
         if listener is not None:
             watching.open_store = watching.place.open  # a project that has sent nothing yet is no mistake
@@ -483,22 +486,22 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
             f"sonde: the source cannot be read, {turn.behind_s:.0f} s behind: {one_line(turn.outage, 300)}",
             file=sys.stderr,
         )
+    elif turn.empty:
+        print(f"waiting for the first file: {one_line(turn.empty, 300)}", file=sys.stderr, flush=True)
     elif turn.windows:
         print(
             f"{plural(turn.windows, 'window')}, {plural(turn.traces, 'trace')}, {turn.failed:,} failed, {turn.behind_s:.0f} s behind",
             file=sys.stderr,
         )
     if turn.investigated is not None:
+        which = f"trace {turn.investigated.trace_id} ({turn.investigated.kind})"
         result = turn.result
-        ended = (
-            "waits"
-            if result is None
-            else f"{result.status}: {result.label or result.message}, {shown_cost(None if result.unpriced else result.cost_usd)}"
-        )
-        print(
-            one_line(f"investigated trace {turn.investigated.trace_id} ({turn.investigated.kind}): {ended}", 300),
-            file=sys.stderr,
-        )
+        if turn.postponed or result is None:
+            said = f"{which} not investigated: {turn.postponed.rstrip('.')}; tried again later"
+        else:
+            cost = shown_cost(None if result.unpriced else result.cost_usd)
+            said = f"investigated {which}: {result.status}: {result.label or result.message}, {cost}"
+        print(one_line(said, 300), file=sys.stderr)
     if turn.money:
         print(f"sonde: {turn.money}; groups wait", file=sys.stderr)
 

@@ -32,6 +32,10 @@ _LARGE = 1 << 30
 _LEFT_BEHIND_S = 86_400
 
 
+class NothingYet(ConfigError):
+    """A source that is there and holds no span; one may come."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
     """A file as it was when it was indexed."""
@@ -76,7 +80,7 @@ def files_of(source: Path) -> list[Path]:
         with contextlib.suppress(NotPlain):
             found += [path] if Path(below(source, path)).is_file() else []
     if not found:
-        raise ConfigError(f"{source} holds no trace files ({', '.join(SUFFIXES)})")
+        raise NothingYet(f"{source} holds no trace files ({', '.join(SUFFIXES)})")
     return found
 
 
@@ -230,7 +234,8 @@ def _fill(path: Path, source: Path, states: list[FileState], *, content: str, pr
             files.append((state.name, state.size, state.sha256, position.offset, position.line, form))
         if new and spans == 0:
             first = "; ".join(f"{bad.reason} (line {bad.line} of {shown(source, name)})" for name, bad in kept[:3])
-            raise ConfigError(f"no span could be read from {source.name}: {first or 'it is empty'}")
+            kind = ConfigError if first else NothingYet
+            raise kind(f"no span could be read from {source.name}: {first or 'it is empty'}")
         writer.finish(files=files, malformed=kept, meta={"content": content, "malformed": str(malformed)})
 
 

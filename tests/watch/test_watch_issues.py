@@ -86,6 +86,22 @@ def test_a_mended_failure_is_no_issue_but_a_quiet_one_is(post: Post) -> None:
     assert "stock database is closed" in post.issues()[1].message
 
 
+def test_errors_that_tools_return_as_objects_are_grouped_by_what_they_say(post: Post) -> None:
+    errors = [
+        *({"error": f"permission denied for user {number}"} for number in range(4)),
+        *({"error": {"message": "database is locked", "code": number}} for number in range(4)),
+        *({"detail": "quota exhausted", "request_id": f"r-{number}"} for number in range(4)),
+        *({"error": code} for code in ("not_found", "forbidden", "rate_limited") * 2),
+    ]
+    told = [trace(number, number) for number in range(1, len(errors) + 1)]
+    for spans, error in zip(told, errors, strict=True):
+        spans[1]["attributes"] |= {"output.value": json.dumps({"error": 1, **error} if "detail" in error else error)}
+    append(post.traces, told)
+    post.look(500)
+
+    assert sorted(each.count for each in post.issues().values()) == [2, 2, 2, 4, 4, 4]
+
+
 @pytest.mark.parametrize(("release", "state"), [("2.0", "regressed"), ("3.0", "regressed"), ("1.0", "resolved")])
 def test_an_issue_that_is_fixed_in_a_release_regresses_only_there_or_later(
     post: Post, release: str, state: str

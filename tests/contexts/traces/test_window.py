@@ -81,6 +81,11 @@ def window(tmp_path: Path) -> Callable[[Iterable[list[Json]]], Window]:
         ("session 4f1c2b9a8d7e6f5a lost", "session 0x7f3a lost"),
         ("GET http://tax.internal/v1/quote?id=7 failed", "GET http://tax.internal/v1/quote?id=8 failed"),
         ("bad arguments {'a': 1}", "bad arguments {'b': 'x y'}"),
+        ("send_mail failed with {'message': 'hello'}", "send_mail failed with {'message': 'good bye'}"),
+        (
+            '{"error": {"message": "user 7 is locked", "id": "x"}}',
+            '{"error": {"message": "user 8 is locked", "id": "y"}}',
+        ),
     ],
 )
 def test_messages_that_differ_in_ids_numbers_and_times_are_folded_to_one(one: str, other: str) -> None:
@@ -94,6 +99,15 @@ def test_messages_that_differ_in_ids_numbers_and_times_are_folded_to_one(one: st
         ("429 too many requests", "503 too many requests"),
         ("upstream returned 429", "upstream returned 502"),
         ("GET http://tax.internal/v1 failed", "GET http://mail.internal/v1 failed"),
+        ('{"error": "permission denied"}', '{"error": "database is locked"}'),
+        (
+            "Error code: 400 - {'error': {'message': 'unknown model'}}",
+            "Error code: 400 - {'error': {'message': 'too long'}}",
+        ),
+        (
+            '{"status": "error", "detail": "no such order, and the rest is cut',
+            '{"status": "error", "detail": "no stock, and the',
+        ),
     ],
 )
 def test_words_and_status_codes_that_say_what_happened_stay(one: str, other: str) -> None:

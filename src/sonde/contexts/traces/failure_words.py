@@ -2,6 +2,7 @@
 
     folded("Step 4: order 8812-AX not found")   # "Step #: order # not found"
     folded("KeyError: 'currency'")              # as it is: the word says what is missing
+    folded('{"error": {"message": "user 7 is locked"}}')    # "user # is locked": what an object says
 
 HTTP status codes stay as well, because 429 and 503 have different causes. Everything is bounded, since messages are a stranger's.
 """
@@ -17,6 +18,7 @@ from sonde.contexts.traces.span import Span
 SAID_CHARS = 2_000
 NAME_CHARS = 300
 STACK_CHARS = 50_000
+CODE = "error="  # before an error that is one word, such as not_found: no place for a word that varies
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
 _ADDRESS = re.compile(r"\b(\w+://[^\s/'\"?#]+)[^\s'\"]*")
 _STATUS = re.compile(
@@ -27,6 +29,17 @@ _STATUS = re.compile(
 _TOKEN = re.compile(r"[\w@+-]+")
 _DIGIT = re.compile(r"\d")
 _BRACES = re.compile(r"\{[^{}]{0,1000}\}")
+_OBJECT = re.compile(
+    r"\{(?:[^{}]|\{[^{}]{0,500}\}){0,1000}(?:\}|$)"
+)  # with objects one level down; the end may be cut off
+_TOLD = re.compile(
+    r"([\"'])(?:error|errors|error_message|message|msg|detail|details|reason)\1\s*:\s*([\"'])((?:\\.|(?!\2)[^\\]){1,500})",
+    re.IGNORECASE,
+)
+_GIVEN = re.compile(
+    r"\b(?:args|arguments|kwargs|params|parameters|inputs?|payload|request|with)\W{0,4}$|(?<!Error)(?<!Exception)\($",
+    re.IGNORECASE,
+)
 _RUN = re.compile(r"#(?:[\s,;:/.-]{1,3}#)+")
 _QUOTED = re.compile(r"(?<!\w)'[^']{0,300}'(?!\w)|\"[^\"]{0,300}\"|`[^`]{0,300}`")
 _WORD = re.compile(r"[^\W\d_][^\W\d]+")
@@ -77,7 +90,7 @@ def _one_line(text: str) -> str:
 
 def folded(text: str, *, quotes: bool = False) -> str:
     """The text without what differs from one case to the next; with `quotes`, without quoted words as well."""
-    text = text[:SAID_CHARS]
+    text = _OBJECT.sub(_told_in, text[:SAID_CHARS])
     if quotes:
         text = _QUOTED.sub("'#'", text)
     codes: list[str] = []
@@ -92,6 +105,14 @@ def folded(text: str, *, quotes: bool = False) -> str:
     for code in codes:
         text = text.replace("\x00", code, 1)
     return " ".join(text.split())
+
+
+def _told_in(found: re.Match[str]) -> str:
+    """The message in an object that reports an error, or the object as it is: what a tool was called with says nothing about its error."""
+    if _GIVEN.search(found.string[max(0, found.start() - 40) : found.start()]):
+        return found[0]
+    said = " ".join(dict.fromkeys(" ".join(each[3].split()) for each in _TOLD.finditer(found[0])))
+    return f"{CODE}{said}" if said and " " not in said else said or found[0]
 
 
 def telling_words(text: str, most: int = 40) -> frozenset[str]:

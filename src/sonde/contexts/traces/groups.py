@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from sonde.contexts.traces.failure_words import component_of, failure_text, folded, overlap, telling_words
+from sonde.contexts.traces.failure_words import CODE, component_of, failure_text, folded, overlap, telling_words
 from sonde.contexts.traces.shape import Tree
 from sonde.contexts.traces.span import Span, SpanSummary
 
@@ -356,7 +356,7 @@ def _with_slots(forms: Counter[tuple[str, str]]) -> dict[tuple[str, str], str]:
     slots: dict[tuple[str, str], Counter[tuple[str, str]]] = {}
     for (component, form), count in list(forms.items())[:MAX_GROUPS]:
         words = form.split()[:SLOT_WORDS]
-        for at in range(len(words)):
+        for at in (at for at, word in enumerate(words) if not word.startswith(CODE)):
             open_form = " ".join([*words[:at], "#", *words[at + 1 :]])
             slots.setdefault((component, open_form), Counter())[component, form] += count
     found: dict[tuple[str, str], str] = {}

@@ -50,7 +50,7 @@ _UPSTREAM_STRONG = re.compile(
 _UPSTREAM = re.compile(r"time[d]? ?-?out|unavailable|gateway|deadline|unreachable|temporar|connection", re.IGNORECASE)
 _ERROR_OUTPUT = re.compile(
     r"^[^\S\n]*\[?(an? )?(unexpected )?(error|exception|failed|failure|traceback)\b|\berror (when|while|during) |"
-    r"^[^\S\n]*\w*(Error|Exception)\b|\"(error|errors)\"\s*:\s*[^\s\[{n\"f]|\"(error|errors)\"\s*:\s*[\"{\[]\s*[^\"\]}\s]",
+    r"^[^\S\n]*\w*(Error|Exception)\b|\"(error|errors)\"\s*:\s*[^\s\[{n\"f]|\"(error|errors)\"\s*:\s*(\"\s*[^\"\s]|[{\[]\s*[^\]}\s])",
     re.IGNORECASE | re.MULTILINE,
 )
 _EMPTY_OUTPUT = re.compile(

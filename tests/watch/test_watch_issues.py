@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cli.cli_program import sonde
+from sonde.contexts.traces.span import time_text
 from sonde.errors import ConfigError
 from sonde.watch import issues
 from sonde.watch.state import WatchState
@@ -158,6 +160,54 @@ def test_an_issue_that_does_not_exist_is_refused(post: Post) -> None:
         issues.mute(opened, 9)
     with WatchState(post.folder) as opened, pytest.raises(ConfigError, match="nothing to split"):
         issues.split(opened, 1, 1)
+
+
+def test_what_people_do_has_the_time_of_people_and_notes_show_it(post: Post) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    post.look(200)
+    began = time.time_ns() // 1000
+    place = ("--state", post.folder)
+    sonde("issues", "note", "1", "the ledger was down", *place, cwd=post.path)
+    sonde("issues", "resolve", "1", *place, cwd=post.path)
+    issue = post.issues()[1]
+    texts = [sonde("issues", "show", "1", *place, *form, cwd=post.path).stdout for form in ((), ("--markdown",))]
+
+    assert issue.since_us >= began
+    assert issue.happenings[-1].at_us >= began
+    noted = time_text(int(issue.notes[0].at * 1e6))[:10]
+    for text in texts:
+        assert [line for line in text.splitlines() if "the ledger was down" in line and noted in line]
+
+
+def test_all_issues_are_listed_and_only_open_ones_are_counted_as_open(post: Post) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    post.look(200)
+    sonde("issues", "mute", "1", "--state", post.folder, cwd=post.path)
+
+    shown = sonde("issues", "--all", "--state", post.folder, cwd=post.path)
+
+    assert "0 open issues; 1 resolved or muted;" in shown.stdout
+
+
+def test_a_watch_that_ended_is_not_running_and_has_nothing_unread(post: Post) -> None:
+    append(post.traces, traffic(30, 300, [STOCK]))
+    done = sonde("watch", "--source", post.traces, "--state", post.folder, "--once", cwd=post.path)
+    shown = sonde("issues", "--state", post.folder, cwd=post.path)
+    listed = sonde("issues", "--state", post.folder, "--json", cwd=post.path)
+
+    assert "wait" not in done.stderr
+    assert "the watch is not running" in shown.stdout
+    assert json.loads(listed.stdout)["behind_s"] == 0
+
+
+def test_a_watch_that_was_killed_last_turned_some_time_ago(post: Post) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    post.look(200)  # it does not say that it ends
+    with WatchState(post.folder) as state:
+        then = post.clock.utc().timestamp()
+
+        assert issues.at_rest(state, then + 10) == ""
+        assert issues.at_rest(state, then + 1000) == "the watch last turned 1000 s ago"
 
 
 def test_a_watch_that_ran_once_leaves_issues_for_the_command_line(post: Post) -> None:

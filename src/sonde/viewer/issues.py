@@ -84,7 +84,12 @@ class IssueBoard:
             ]
             told = {**asdict(view), "happenings": None, "issues": rows, "read_up_to": time_text(view.cursor_us)}
             self._kept = version, msgspec.json.encode(told)
-        return {"watch": msgspec.Raw(self._kept[1]), "problem": self.vitals.problem()}
+        rest = issues.at_rest(self._state, self._now())
+        return {
+            "watch": msgspec.Raw(self._kept[1]),
+            "problem": "" if self._state.figure("ended_at") else self.vitals.problem(),
+            "rest": rest,
+        }
 
     def issue(self, number: int) -> Json:
         """One issue with all that the page shows of it."""

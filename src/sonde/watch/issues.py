@@ -13,6 +13,7 @@ people are data: whoever prints them makes them harmless.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ class IssueNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """A change of an issue. `at_us` is in the traces' own time; `id` rises by time."""
+    """A change of an issue. `at_us` is in the traces' own time, and by our clock for what people do; `id` rises by time."""
 
     id: int
     issue: int
@@ -214,6 +215,11 @@ class WatchView:
     cursor_us: int
     """Up to where traces were read, in their own time."""
     behind_s: float
+    """How much time of the traces waits unread; while the source is away, for how long it was not read."""
+    turned_at: float
+    """When the watch last looked at its source, in seconds since 1970."""
+    ended_at: float
+    """When it ended; 0 while it runs, and if it was killed."""
     traces: int
     failed: int
     spent_day_usd: float
@@ -225,6 +231,15 @@ class WatchView:
     outage: str
     issues: tuple[KnownIssue, ...]
     happenings: tuple[Happening, ...]
+
+
+def at_rest(state: WatchState, now: float) -> str:
+    """That a watch does not run, or has not turned for longer than usual; empty for one that turns."""
+    ended, turned = state.figure("ended_at"), state.figure("turned_at")
+    if ended:
+        return f"the watch is not running: it ended {max(0.0, now - ended):.0f} s ago"
+    silent = now - turned
+    return f"the watch last turned {silent:.0f} s ago" if turned and silent > 60 + 2 * state.figure("every_s") else ""
 
 
 # --- a window of traces ---------------------------------------------------------------------------------------------------------------
@@ -595,7 +610,7 @@ def _existing(state: WatchState, number: int) -> tuple[str, str]:
 
 
 def _by_hand(state: WatchState, number: int, kind: str, text: str = "") -> None:
-    happened(state, number, kind, state.number("cursor_us"), text)
+    happened(state, number, kind, time.time_ns() // 1000, text)
 
 
 def merge(state: WatchState, number: int, into: int, *, why: str = "") -> None:
@@ -665,7 +680,7 @@ def resolve(state: WatchState, number: int, *, release: str = "") -> None:
         _existing(state, number)
         state.change(
             "UPDATE issues SET state = 'resolved', since_us = ?, fixed_in = ? WHERE number = ?",
-            state.number("cursor_us"),
+            time.time_ns() // 1000,
             release[:200],
             number,
         )
@@ -681,7 +696,7 @@ def reopen(state: WatchState, number: int) -> None:
         window = state.number("window")
         state.change(
             "UPDATE issues SET state = 'reopened', since_us = ?, fixed_in = '' WHERE number = ?",
-            state.number("cursor_us"),
+            time.time_ns() // 1000,
             number,
         )
         state.change(
@@ -824,6 +839,8 @@ def watch_view(state: WatchState, *, now: float) -> WatchView:
         every_s=state.figure("every_s"),
         cursor_us=state.number("cursor_us"),
         behind_s=state.figure("behind_s"),
+        turned_at=state.figure("turned_at"),
+        ended_at=state.figure("ended_at"),
         traces=traces,
         failed=failed,
         spent_day_usd=state.spent(now - 86_400),
@@ -869,5 +886,9 @@ def issue_markdown(issue: KnownIssue) -> str:
         *(f"- {each.id}: {each.count} × {words(f'{each.component}: {each.form}')}" for each in issue.signatures),
     ]
     if issue.notes:
-        lines += ["", "## Notes", "", *(f"- {words(f'{each.author}: {each.text}')}" for each in issue.notes)]
+        lines += ["", "## Notes", ""]
+        lines += [
+            f"- {time_text(int(each.at * 1e6))[:19].replace('T', ' ')} {words(f'{each.author}: {each.text}')}"
+            for each in issue.notes
+        ]
     return "\n".join(lines) + "\n"

@@ -197,8 +197,13 @@ class TraceWatch:
                     )
             if not state.recall("cursor_us"):  # where the first start began holds for all
                 state.remember("since_us", "" if self.options.since_us is None else self.options.since_us)
+        state.remember("ended_at", "0")
         state.count_lost(self._now())
         self._begun = True
+
+    def end(self) -> None:
+        """Write down that the watch does not run any more."""
+        self.state.remember("ended_at", self._now())
 
     def _identity(self) -> dict[str, str]:
         """What a state holds for: it takes no other source, project or length of windows once something was read."""
@@ -212,6 +217,7 @@ class TraceWatch:
         """Read every window that is over. If none is, investigate what teaches most, if a model and money are there."""
         if not self._begun:
             self.start()
+        self.state.remember("turned_at", self._now())
         known = int(self.state.one("SELECT coalesce(max(id), 0) FROM happenings"))
         try:
             done = self.read_windows()
@@ -260,7 +266,7 @@ class TraceWatch:
     # --- reading --------------------------------------------------------------------------------------------------------------------
 
     def read_windows(self) -> WatchTurn:
-        """Every window that is over, the oldest first, each in one transaction. `behind_s` is how far behind that was."""
+        """Every window that is over, the oldest first, each in one transaction. `behind_s` is how much time of the traces waits unread."""
         done = WatchTurn()
         more = True
         while more and not self.stopping.is_set():
@@ -269,16 +275,17 @@ class TraceWatch:
                 project = project_in(self.place, store) if self.open_store is None else self.place.project
                 rows, over_us, more = self._listed(store, project)
                 self._claim()
+                last = over_us / SECOND_US / self.options.every_s if more else max(rows, default=0)
                 for window, ready in sorted(rows.items()):
                     if self.stopping.is_set():
                         break
-                    behind = max(0.0, over_us / SECOND_US - (window + 1) * self.options.every_s)
+                    behind = max(0.0, (last - window) * self.options.every_s)
                     done = replace(
                         done,
                         windows=done.windows + 1,
                         traces=done.traces + len(ready),
                         failed=done.failed + self._read(store, window, ready, behind),
-                        behind_s=max(done.behind_s, behind),
+                        behind_s=behind,
                     )
         if not self.stopping.is_set():
             self._caught_up()

@@ -85,7 +85,7 @@ class Vitals:
             Vital(
                 name="sonde_watch_behind_seconds",
                 kind="gauge",
-                help="How far reading is behind the newest traces that are complete.",
+                help="How much time of complete traces waits unread; while the source is away, since when it was not read.",
                 samples={"": float(state.recall("behind_s", "0"))},
             ),
             Vital(

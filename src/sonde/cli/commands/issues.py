@@ -68,10 +68,11 @@ def issues(context: typer.Context, *, wanted: IssueFilter, form: IssueFormat, pl
 
 def list_(*, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int:
     """List open issues, those with most traces lately first."""
-    from sonde.watch.issues import watch_view
+    from sonde.watch.issues import at_rest, watch_view
 
     with place.open() as state:
         view = watch_view(state, now=time.time())
+        rest = at_rest(state, time.time())
     shown = [each for each in view.issues if wanted.all_ or (each.state != "resolved" and not each.muted)]
     if form.json:
         said = {**asdict(view), "issues": [{**asdict(each), "title": each.title} for each in shown]}
@@ -100,13 +101,17 @@ def list_(*, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int:
     if rows:
         print(table(("#", "state", "traces", "trend", "last seen", "issue"), rows))
     hidden = len(view.issues) - len(shown)
+    active = sum(each.state != "resolved" and not each.muted for each in shown)
     more = f"; {hidden} resolved or muted (--all)" if hidden else ""
+    more += f"; {len(shown) - active} resolved or muted" if len(shown) > active else ""
     more += f"; {plural(view.rare, 'group')} too rare to be one (`sonde watch --min-traces`)" if view.rare else ""
     print(
-        f"{plural(len(shown), 'open issue')}{more}; {view.traces:,} traces read, {shown_cost(view.spent_day_usd)} spent in a day"
+        f"{plural(active, 'open issue')}{more}; {plural(view.traces, 'trace')} read, {shown_cost(view.spent_day_usd)} spent in a day"
     )
     if view.outage:
         print(f"the watch could not read its source for {view.behind_s:.0f} s: {one_line(view.outage, 200)}")
+    if rest:
+        print(rest)
     return 0
 
 
@@ -252,6 +257,9 @@ def _page(issue: KnownIssue, items: str) -> str:
             f"investigated: {one_line(proof.label, 60)} by {proof.judge}, {shown_cost(proof.cost_usd)}: {one_line(proof.summary, 300)}",
             f"proof: {one_line(f'{items}/{proof.run}/report.md', 300)}",
         ]
-    lines += [f"note by {one_line(each.author, 60)}: {one_line(each.text, 300)}" for each in issue.notes]
+    lines += [
+        f"{_time(int(each.at * 1e6))}  note by {one_line(each.author, 60)}: {one_line(each.text, 300)}"
+        for each in issue.notes
+    ]
     lines += [f"{_time(each.at_us)}  {one_line(f'{each.kind} {each.text}', 200)}" for each in issue.happenings]
     return "\n".join(lines)

@@ -243,6 +243,7 @@ def watch(
             seen.update((each.kind, each.issue) for each in turn.happenings)
             _tell(turn, opened, output)
 
+        up.callback(watching.end)
         last = keep_watch(watching, told, once=how.once)
         untold = how.once and messenger is not None and not messenger.flush()
         if untold:
@@ -483,21 +484,23 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
         return
     if turn.outage:
         print(
-            f"sonde: the source cannot be read, {turn.behind_s:.0f} s behind: {one_line(turn.outage, 300)}",
+            f"sonde: the source cannot be read since {turn.behind_s:.0f} s: {one_line(turn.outage, 300)}",
             file=sys.stderr,
         )
     elif turn.empty:
         print(f"waiting for the first file: {one_line(turn.empty, 300)}", file=sys.stderr, flush=True)
     elif turn.windows:
         print(
-            f"{plural(turn.windows, 'window')}, {plural(turn.traces, 'trace')}, {turn.failed:,} failed, {turn.behind_s:.0f} s behind",
+            f"{plural(turn.windows, 'window')}, {plural(turn.traces, 'trace')}, {turn.failed:,} failed"
+            + (f", {turn.behind_s:.0f} s of traces wait" if turn.behind_s else ""),
             file=sys.stderr,
         )
     if turn.investigated is not None:
         which = f"trace {turn.investigated.trace_id} ({turn.investigated.kind})"
         result = turn.result
         if turn.postponed or result is None:
-            said = f"{which} not investigated: {turn.postponed.rstrip('.')}; tried again later"
+            why = one_line(turn.postponed.partition("; ")[0].rstrip("."), 200)
+            said = f"{which} not investigated: {why}; tried again later"
         else:
             cost = shown_cost(None if result.unpriced else result.cost_usd)
             said = f"investigated {which}: {result.status}: {result.label or result.message}, {cost}"

@@ -66,10 +66,11 @@ export class Issues {
 
   async load() {
     try {
-      const { watch, problem } = await fetchIssues();
+      const { watch, problem, rest } = await fetchIssues();
       this.watch = watch;
       this.all = watch.issues;
-      const said = [problem && `The watch is not well: ${problem}.`, watch.outage && `The source cannot be read: ${watch.outage}`];
+      const sentence = rest && `${rest[0].toUpperCase()}${rest.slice(1)}.`;
+      const said = [sentence, problem && `The watch is not well: ${problem}.`, watch.outage && `The source cannot be read: ${watch.outage}`];
       put(this.problem, ...said.filter(Boolean).map((text) => h("p", { class: "problem" }, text)));
       this.paint();
     } catch (error) {

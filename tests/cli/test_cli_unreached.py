@@ -132,9 +132,8 @@ def test_an_empty_variable_sets_nothing(folder: Path) -> None:
 def test_edit_without_a_model_says_that_nothing_was_edited_why_and_what_to_do(folder: Path) -> None:
     shown = sonde("edit", "Rename app.log", "logs", cwd=folder)
 
-    assert shown.returncode == 0
-    assert shown.stdout.startswith("Nothing was edited: no model is set: pass --model")
-    assert "changed: nothing" in shown.stderr
+    assert shown.returncode == 2 and shown.stdout == ""
+    assert "no model is set: pass --model" in shown.stderr
     assert "--yes" not in shown.stderr  # it would not help
 
 

@@ -16,6 +16,8 @@ from sonde.engines.ask import MAX_CITED
 from sonde.runtime.finish import MAX_PROBLEMS
 from sonde.testing import FrozenClock, ScriptedModel, run_in_memory
 
+pytestmark = pytest.mark.hostile_long
+
 LINES = 6_000
 LOOKED = "for start in range(1, 2000, 200): print(read_file('big.txt', start, start + 199)[:20])"
 UNREAD = "FINAL(' '.join(f'c [big.txt:{i}-{i + 2}]' for i in range(2500, 2900)))"

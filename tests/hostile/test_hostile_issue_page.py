@@ -16,6 +16,8 @@ from sonde.watch.issues import known_issues
 from sonde.watch.state import WatchState
 from watch.watch_scene import Fault, append, traffic
 
+pytestmark = pytest.mark.hostile_long
+
 SECRET = "s3cr3t-words-of-the-victim"
 HOSTILE = "</script><img src=x onerror=alert(1)> \x1b]0;owned\x07"
 

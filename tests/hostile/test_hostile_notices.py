@@ -15,6 +15,8 @@ from journeys.journey import SONDE
 from watch.notice_receiver import Receiver, Reply
 from watch.watch_scene import Fault, append, traffic
 
+pytestmark = pytest.mark.hostile_long
+
 HOSTILE = "<!channel> @everyone \x1b]0;owned\x07 <https://evil.example|x> <img src=x onerror=alert(1)> \u202e` {n}"
 TOKEN = "tok-1234567890-abcdef"
 

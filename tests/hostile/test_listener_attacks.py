@@ -24,6 +24,8 @@ from sonde.watch import listener
 from sonde.watch.intake import Intake
 from sonde.watch.listener import ListenAddress, OtlpListener
 
+pytestmark = pytest.mark.hostile_long
+
 PATIENCE_S = 240.0
 JSON = {"Content-Type": "application/json"}
 PROTOBUF = {"Content-Type": "application/x-protobuf"}

@@ -16,6 +16,8 @@ from sonde.viewer.issues import IssueBoard
 from sonde.watch.state import WatchState
 from watch.watch_scene import Fault, Post, append, traffic
 
+pytestmark = pytest.mark.long
+
 HOSTILE = "<img src=x onerror=alert(1)>"
 STOCK = Fault(step="search_stock", text=f"KeyError: 'sku' {HOSTILE}", begin=0, end=1e9, every=4)
 CARD = Fault(step="charge_card", text="TimeoutError: bank {n}", begin=900, end=1e9, every=5)

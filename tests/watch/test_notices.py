@@ -27,6 +27,8 @@ from sonde.watch.state import FILE, WatchState
 from watch.notice_receiver import Receiver, Reply
 from watch.watch_scene import Fault, Post, append, trace, traffic
 
+pytestmark = pytest.mark.long
+
 TOKEN = "tok-1234567890-abcdef"
 STOCK = Fault(step="search_stock", text="KeyError: 'sku' in row {n}", begin=0, end=1e9)
 CARD = Fault(step="charge_card", text="Timeout: bank {n} is silent", begin=0, end=1e9)

@@ -11,6 +11,8 @@ from cli.cli_program import sonde
 from sonde.watch.intake import Intake
 from sonde.watch.otlp import read_request
 
+pytestmark = pytest.mark.long
+
 RAISED = values(
     ("exception.type", {"stringValue": "KeyError"}),
     ("exception.message", {"stringValue": "currency"}),

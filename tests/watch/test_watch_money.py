@@ -21,6 +21,8 @@ from sonde.watch.state import WatchState
 from watch.test_watch_day import LOOK, MODEL, SUBMIT
 from watch.watch_scene import Fault, HandClock, Post, append, traffic
 
+pytestmark = pytest.mark.long
+
 STOCK = Fault(step="search_stock", text="KeyError: 'sku' in row {n}", begin=0, end=1e9)
 CARD = Fault(step="charge_card", text="TimeoutError: no answer in {n} ms", begin=120, end=1e9, every=5)
 

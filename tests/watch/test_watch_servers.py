@@ -17,6 +17,8 @@ from sonde.watch.loop import TraceWatch
 from sonde.watch.state import WatchState, state_place
 from watch.watch_scene import Fault, Post, append, traffic
 
+pytestmark = pytest.mark.long
+
 STOCK = Fault(step="search_stock", text="KeyError: 'sku' in row {n}", begin=0, end=1e9)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -210,17 +211,60 @@ def test_a_watch_that_was_killed_last_turned_some_time_ago(post: Post) -> None:
         assert issues.at_rest(state, then + 1000) == "the watch last turned 1000 s ago"
 
 
+def test_once_with_json_prints_one_object_whatever_happened(post: Post) -> None:
+    append(post.traces, [*traffic(30, 300, [STOCK]), *traffic(30, 300, [CARD], first=100)])
+    flags = ("--source", post.traces, "--state", post.folder, "--min-traces", "1", "--once", "--json")
+
+    first, second = (json.loads(sonde("watch", *flags, cwd=post.path).stdout) for _ in range(2))
+
+    assert (first["summary"]["traces"], [each["kind"] for each in first["happenings"]]) == (60, ["new", "new"])
+    assert first["happenings"][0]["title"].startswith("search_stock")
+    assert (second["summary"]["traces"], second["happenings"]) == (0, [])
+
+
+def test_two_forms_at_once_are_refused(post: Post) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    post.look(200)
+    both = ("--json", "--markdown", "--state", post.folder)
+
+    assert sonde("issues", "list", *both, cwd=post.path).returncode == 2
+    assert sonde("issues", "show", "1", *both, cwd=post.path).returncode == 2
+
+
+def test_traces_that_name_nobody_leave_open_who_is_affected() -> None:
+    assert issues.affected_text(0, 0).startswith("unknown")
+    assert issues.affected_text(1, 0) == "1 user"
+
+
+def test_a_page_says_in_words_why_a_port_cannot_be_used(post: Post) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        flags = ("--source", post.traces, "--state", post.folder, "--once")
+        used = sonde("watch", *flags, "--page", port, cwd=post.path)
+        high = sonde("watch", *flags, "--page", "99999", cwd=post.path)
+
+    assert (used.returncode, high.returncode) == (2, 2)
+    assert "another program uses this port" in used.stderr
+    assert "0 to 65535" in high.stderr
+
+
 def test_a_watch_that_ran_once_leaves_issues_for_the_command_line(post: Post) -> None:
     append(post.traces, traffic(30, 300, [STOCK]))
     flags = ("--source", post.traces, "--state", post.folder, "--min-traces", "1")
 
     planned = sonde("watch", *flags, "--once", "--dry-run", cwd=post.path)
+    as_json = sonde("watch", *flags, "--once", "--dry-run", "--json", cwd=post.path)
     first = sonde("watch", *flags, "--once", cwd=post.path)
     second = sonde("watch", *flags, "--once", cwd=post.path)
     shown = sonde("issues", "--state", post.folder, cwd=post.path)
 
     assert "would read 30 traces" in planned.stdout, planned.stderr
     assert first.stdout.startswith("new: issue 1: search_stock: KeyError: 'sku'"), first.stderr
+    assert "new issue: search_stock: KeyError" in planned.stdout
+    candidate = json.loads(as_json.stdout)["investigations"][0]
+    assert (candidate["issue"], candidate["new"], candidate["title"][:12]) == (None, True, "search_stock")
     assert "30 traces" in first.stderr
     assert second.stdout == ""
+    assert "nothing new: 0 traces to read, 1 open issue\n" in second.stderr
     assert "1 open issue" in shown.stdout

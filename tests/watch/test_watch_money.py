@@ -45,6 +45,21 @@ def post_with(tmp_path: Path, server: ScriptedServer | None, **options: float) -
     return post
 
 
+def test_a_reply_that_could_not_be_used_is_not_called_without_a_model(tmp_path: Path) -> None:
+    post = post_with(tmp_path, None)
+    post.look(2000)
+    with WatchState(post.folder) as state:
+        chosen = candidates(state, 0)[0]
+        issues.begin(state, chosen, "run", 0)
+        useless = result("tool_failure", "search_stock", "By rule, without a model: it failed.", judge="CODE")
+        issues.conclude(state, chosen, useless)
+
+    assert chosen.issue
+    proof = post.issues()[chosen.issue].proof
+    assert proof
+    assert proof.summary == "By rule, since the model's answer could not be used: it failed."
+
+
 @pytest.mark.parametrize("model", ["openai:gpt-4o-mini", "local:no-such-weights.gguf", "nonsense"])
 def test_a_model_that_cannot_be_opened_stops_the_start(tmp_path: Path, model: str) -> None:
     post = post_with(tmp_path, None)

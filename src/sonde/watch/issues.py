@@ -27,6 +27,7 @@ from sonde.contexts.traces.span import Row, time_text
 from sonde.contexts.traces.store import TraceRow
 from sonde.core.canonical import hash_value, plural
 from sonde.core.markdown_safety import words
+from sonde.engines.pages import BY_RULE
 from sonde.errors import ConfigError
 from sonde.watch.state import WatchState
 
@@ -51,6 +52,12 @@ def _texts(text: str) -> list[str]:
     except (ValueError, RecursionError):
         return []
     return [each for each in cast("list[Any]", found) if isinstance(each, str)] if isinstance(found, list) else []
+
+
+def affected_text(users: int, sessions: int) -> str:
+    """Users and sessions in words; traces that name neither leave it open."""
+    named = [plural(count, word) for count, word in ((users, "user"), (sessions, "session")) if count]
+    return ", ".join(named) or "unknown (no trace names a user or session)"
 
 
 class NoSuchIssue(ConfigError):
@@ -203,6 +210,11 @@ class KnownIssue:
     def title(self) -> str:
         """Component and message on one line."""
         return f"{self.component}: {' '.join(self.message.split()) or self.label}"[:200]
+
+    @property
+    def affected(self) -> str:
+        """Who is affected, as far as the traces say."""
+        return affected_text(self.users, self.sessions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -542,6 +554,9 @@ def conclude(state: WatchState, chosen: Candidate, result: ItemResult) -> None:
         label=""
     )
     label = result.label or ""
+    summary = result.summary
+    if result.judge != "LLM" and summary.startswith(BY_RULE):  # a model was asked
+        summary = f"By rule, since the model's answer could not be used: {summary.removeprefix(BY_RULE)}"
     with state.transaction():
         window, at_us = state.number("window"), state.number("cursor_us")
         signature = chosen.signature
@@ -568,7 +583,7 @@ def conclude(state: WatchState, chosen: Candidate, result: ItemResult) -> None:
                 result.confidence,
                 first.component,
                 first.words,
-                result.summary,
+                summary,
                 chosen.fingerprint,
             ),
         )
@@ -863,7 +878,7 @@ def issue_markdown(issue: KnownIssue) -> str:
         f"- state: {issue.state}{', muted' if issue.muted else ''}",
         f"- cause: {words(issue.label)} (by {issue.judge})",
         f"- seen: {plural(issue.count, 'trace')} from {seen[0]} to {seen[1]}",
-        f"- affected: {plural(issue.users, 'user')}, {plural(issue.sessions, 'session')}",
+        f"- affected: {issue.affected}",
     ]
     lines += [f"- releases: {words(', '.join(issue.releases))}"] if issue.releases else []
     lines += [f"- assigned to: {words(issue.assignee)}"] if issue.assignee else []

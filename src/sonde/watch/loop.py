@@ -16,7 +16,7 @@ import hashlib
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -52,6 +52,7 @@ from sonde.watch.issues import (
     conclude,
     forget,
     happenings,
+    known_issues,
     take_in,
 )
 from sonde.watch.state import FILE, StateUnusable, WatchState
@@ -550,6 +551,8 @@ class WatchPlan:
     """Of the first candidates."""
     room_usd: float
     limit: str
+    titles: Mapping[int, str]
+    """Of the issues, by their numbers; new ones have a number in this plan only."""
 
 
 def plan_watch(watch: TraceWatch) -> WatchPlan:
@@ -576,4 +579,5 @@ def plan_watch(watch: TraceWatch) -> WatchPlan:
                 estimates=tuple(estimates),
                 room_usd=room,
                 limit=limit,
+                titles={each.number: each.title for each in known_issues(copy)},
             )

@@ -40,7 +40,7 @@ from sonde.models.command import PASSED_ON
 from sonde.models.http_errors import retry_after
 from sonde.models.process import Program, run_process
 from sonde.trace_client import TraceClient
-from sonde.watch.issues import Happening, KnownIssue, NoSuchIssue, happenings, known_issues
+from sonde.watch.issues import Happening, KnownIssue, NoSuchIssue, affected_text, happenings, known_issues
 from sonde.watch.state import WatchState
 
 NoticeShape = Literal["json", "slack", "github"]
@@ -159,12 +159,12 @@ def _said(event: Json) -> list[tuple[str, str]]:
         ("traces", f"{issue['traces']}, {issue['rate']} per window"),
         ("first seen", issue["first_seen"]),
         ("last seen", issue["last_seen"]),
-        ("affected", f"{plural(issue['users'], 'user')}, {plural(issue['sessions'], 'session')}"),
+        ("affected", affected_text(issue["users"], issue["sessions"])),
     ]
     lines += [("releases", ", ".join(issue["releases"]))] if issue["releases"] else []
     lines += [("assigned to", issue["assignee"])] if issue["assignee"] else []
     lines += [("for example", issue["trace_ids"][0])] if issue["trace_ids"] else []
-    lines += [("why", event["text"])] if event["text"] else []
+    lines += [("why", event["text"])] if not event["text"].startswith(f"issue {issue['number']} (") else []
     if issue["proof"]:
         lines += [("investigated", f"{issue['proof']['label']}: {issue['proof']['summary']}")]
     return lines
@@ -383,7 +383,7 @@ class Messenger:
         told: Json = {
             "event": happening.kind,
             "at": time_text(happening.at_us),
-            "text": happening.text,
+            "text": happening.text or f"issue {issue.number} ({happening.kind}): {issue.title}",
             "issue": {
                 **issue.row(),
                 "component": issue.component,

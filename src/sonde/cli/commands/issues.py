@@ -15,6 +15,7 @@ from sonde.cli.commands.watch import StateFolder
 from sonde.cli.options import CommandList, UseOptions, filled, settings_of, spread
 from sonde.cli.text import escaped_json, one_line, printable_lines, table
 from sonde.core.canonical import plural, shown_cost
+from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde.watch.issues import KnownIssue
@@ -70,6 +71,7 @@ def list_(*, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int:
     """List open issues, those with most traces lately first."""
     from sonde.watch.issues import at_rest, watch_view
 
+    _check_form(form)
     with place.open() as state:
         view = watch_view(state, now=time.time())
         rest = at_rest(state, time.time())
@@ -119,6 +121,7 @@ def show(number: Number, *, form: IssueFormat, place: IssuePlace) -> int:
     """Show one issue: its traces, its groups, its best investigation and what was said."""
     from sonde.watch.issues import known_issues
 
+    _check_form(form)
     with place.open() as state:
         (issue,) = known_issues(state, number=number)
         items = state.folder.items
@@ -218,6 +221,11 @@ def reopen(number: Number, *, place: IssuePlace) -> int:
     return _said(f"issue {number} is open again")
 
 
+def _check_form(form: IssueFormat) -> None:
+    if form.json and form.markdown:
+        raise ConfigError("--json and --markdown are two forms; give one of them")
+
+
 def _said(text: str) -> int:
     print(one_line(text, 300))
     return 0
@@ -242,7 +250,7 @@ def _page(issue: KnownIssue, items: str) -> str:
         f"cause: {one_line(issue.label, 100)} (by {issue.judge})",
         f"seen: {plural(issue.count, 'trace')}, first {_time(issue.first_us)}, last {_time(issue.last_us)}, {issue.rate:.1f} per window",
         f"trend: {_bars(issue.trend)}",
-        f"affected: {plural(issue.users, 'user')}, {plural(issue.sessions, 'session')}",
+        f"affected: {issue.affected}",
     ]
     lines += [f"releases: {one_line(', '.join(issue.releases), 200)}"] if issue.releases else []
     lines += [f"assigned to: {one_line(issue.assignee, 100)}"] if issue.assignee else []

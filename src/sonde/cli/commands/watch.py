@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import time
@@ -10,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -189,8 +190,11 @@ def watch(
     Start it again after a kill or an outage: it continues where it was. `sonde issues` shows what it found.
 
     Example: sonde watch --source http://localhost:6006 --project checkout --max-cost-usd-per-day 5
+
     Example: sonde watch --source traces.jsonl --once --fail-on new
+
     Example: sonde watch --source http://localhost:6006 --on-new "./tell-the-team.sh"
+
     Example: sonde watch --listen 127.0.0.1:4318 --page 8080
     """
     from tempfile import TemporaryDirectory
@@ -225,23 +229,21 @@ def watch(
         _messenger(tell, opened, settings, cancel) as messenger,
         _listener(listening, settings, folder) as listener,
     ):
-        watching = _watch(opened, settings, options)
-        watching.stopping = cancel
-        watching.patient = not how.once
+        watching = replace(_watch(opened, settings, options), stopping=cancel, patient=not how.once)
         page = up.enter_context(_page(listening.page, watching, listener)) if listening.page is not None else None
         if listener is not None:
             watching.open_store = watching.place.open  # a project that has sent nothing yet is no mistake
         if not silent:
-            _announce(settings, folder)
-            if listener is not None:
-                print(f"listening: {listener.url} (OTEL_EXPORTER_OTLP_ENDPOINT)", file=sys.stderr, flush=True)
-            if page is not None:  # a log is no place for the key
-                print(f"page: {page.own_url if sys.stderr.isatty() else page.url}", file=sys.stderr, flush=True)
+            _announce(settings, folder, listener, page)
         seen: set[tuple[str, int]] = set()
+        turns: list[WatchTurn] = []
 
         def told(turn: WatchTurn) -> None:
             seen.update((each.kind, each.issue) for each in turn.happenings)
-            _tell(turn, opened, output)
+            if how.once:
+                turns.append(turn)
+            if not (how.once and output.json):
+                _tell(turn, opened, output)
 
         up.callback(watching.end)
         last = keep_watch(watching, told, once=how.once)
@@ -251,6 +253,11 @@ def watch(
         counted = opened.rows("SELECT number, state FROM issues WHERE merged_into IS NULL AND NOT muted")
         seen |= {("open", number) for number, how_it_is in counted if how_it_is != "resolved"}
         found = any(kind in failing and number in dict(counted) for kind, number in seen)
+        if how.once and output.json:
+            print(escaped_json(json.dumps(_summary(turns, opened), ensure_ascii=False, sort_keys=True)))
+        elif how.once and not silent and not last.outage and not any(turn.windows for turn in turns):
+            active = sum(kind == "open" for kind, _ in seen)
+            print(f"nothing new: 0 traces to read, {plural(active, 'open issue')}", file=sys.stderr)
     return cancel.exit_code(1 if last.outage or untold else FAILING if found else 0)
 
 
@@ -378,9 +385,10 @@ def _page(port: str, watching: TraceWatch, listener: OtlpListener | None) -> Gen
     from sonde.viewer.server import ViewerServer
 
     host, _, number = port.rpartition(":")
-    if host not in ("", "127.0.0.1", "localhost") or not (number.isascii() and number.isdigit()) or len(number) > 5:
+    valid = number.isascii() and number.isdigit() and len(number) <= 5 and int(number) <= 65_535
+    if host not in ("", "127.0.0.1", "localhost") or not valid:
         raise ConfigError(
-            f"--page {port}: give a port of 127.0.0.1, such as 8080; for other machines use a tunnel (ssh -L)"
+            f"--page {port}: give a port of 127.0.0.1 (0 to 65535), such as 8080; for other machines use a tunnel (ssh -L)"
         )
     settings = watching.settings
     board = IssueBoard(
@@ -396,8 +404,12 @@ def _page(port: str, watching: TraceWatch, listener: OtlpListener | None) -> Gen
             cache=cache_folder(settings.environ),
             board=board,
         )
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"--page {port} cannot be used: {error}") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"--page {port}: another program uses this port; give another one, or 0 for any"
+            ) from None
+        raise ConfigError(f"--page {port} cannot be used: {error.strerror or error}") from None
     with closing(board), server:
         yield server
 
@@ -452,7 +464,7 @@ def _watch(state: WatchState, settings: Settings, options: WatchOptions) -> Trac
     return TraceWatch(state=state, place=traces, settings=settings, options=options)
 
 
-def _announce(settings: Settings, folder: Path) -> None:
+def _announce(settings: Settings, folder: Path, listener: OtlpListener | None, page: ViewerServer | None) -> None:
     from sonde.cli.foreground_run import print_model_line
     from sonde.models.base import price_source
 
@@ -465,6 +477,33 @@ def _announce(settings: Settings, folder: Path) -> None:
                 printable(f"warning: the price of {name} is unknown: limits of money cannot hold (--price gives one)"),
                 file=sys.stderr,
             )
+    if listener is not None:
+        print(f"listening: {listener.url} (OTEL_EXPORTER_OTLP_ENDPOINT)", file=sys.stderr, flush=True)
+    if page is not None:  # a log is no place for the key
+        print(f"page: {page.own_url if sys.stderr.isatty() else page.url}", file=sys.stderr, flush=True)
+
+
+def _summary(turns: list[WatchTurn], state: WatchState) -> dict[str, Any]:
+    """All that `--once` did, as one object."""
+    from sonde.watch.issues import known_issues
+
+    titles = {each.number: each.title for each in known_issues(state)}
+    tried = [turn for turn in turns if turn.investigated is not None]
+    return {
+        "summary": {
+            "windows": sum(turn.windows for turn in turns),
+            "traces": sum(turn.traces for turn in turns),
+            "failed": sum(turn.failed for turn in turns),
+            "behind_s": turns[-1].behind_s,
+            "investigated": sum(not turn.postponed for turn in tried),
+            "postponed": [turn.postponed for turn in tried if turn.postponed],
+            "outage": turns[-1].outage,
+            "money": next((turn.money for turn in turns if turn.money), ""),
+        },
+        "happenings": [
+            {**asdict(each), "title": titles.get(each.issue, "")} for turn in turns for each in turn.happenings
+        ],
+    }
 
 
 def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
@@ -515,27 +554,48 @@ def _print_plan(plan: WatchPlan, *, as_json: bool) -> int:
     known = len(costs) == len(plan.estimates) and bool(costs)
     scale = len(plan.candidates) / max(1, len(plan.estimates))
     cost = [round(scale * sum(each[end] for each in costs), 6) for end in (0, 1)] if known else None
+    # Numbers of issues that do not exist yet say nothing: the next call may give them to others.
+    fresh = [each for each in plan.read.happenings if each.kind == "new" and each.issue in plan.titles]
+    numbers = {each.issue for each in fresh}
     if as_json:
         shown = {
             "windows": plan.read.windows,
             "traces": plan.read.traces,
             "failed": plan.read.failed,
-            "issues": [asdict(each) for each in plan.read.happenings if each.kind == "new"],
-            "investigations": [asdict(each) for each in plan.candidates],
+            "issues": [{"title": plan.titles[each.issue], "new": True} for each in fresh],
+            "investigations": [
+                {
+                    **asdict(each),
+                    "issue": None if each.issue in numbers else each.issue,
+                    "new": each.issue in numbers,
+                    "title": plan.titles.get(each.issue or 0, ""),
+                }
+                for each in plan.candidates
+            ],
             "typical_cost_usd": cost,
             "room_usd": plan.room_usd,
             "limit": plan.limit,
         }
         print(escaped_json(json.dumps(shown, ensure_ascii=False, sort_keys=True)))
         return 0
-    fresh = sum(each.kind == "new" for each in plan.read.happenings)
     print(
         f"would read {plural(plan.read.traces, 'trace')} in {plural(plan.read.windows, 'window')}, {plan.read.failed:,} failed: "
-        f"{plural(fresh, 'new issue')}"
+        f"{plural(len(fresh), 'new issue')}"
     )
+    for each in fresh:
+        print(one_line(f"new issue: {plan.titles[each.issue]}", 200))
     if plan.candidates:
-        rows = [(each.kind, each.issue or "-", each.trace_id, each.hits) for each in plan.candidates[:20]]
-        print(table(("why", "issue", "trace", "traces"), rows))
+        rows = [
+            (
+                each.kind,
+                "new" if each.issue in numbers else each.issue or "-",
+                each.trace_id,
+                each.hits,
+                one_line(plan.titles.get(each.issue or 0, "looks healthy"), 100),
+            )
+            for each in plan.candidates[:20]
+        ]
+        print(table(("why", "issue", "trace", "traces", "title"), rows))
         if len(plan.candidates) > 20:
             print(f"and {len(plan.candidates) - 20} more")
     if not plan.estimates:

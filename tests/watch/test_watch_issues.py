@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from cli.cli_program import sonde
+from sonde.contexts.traces.catalog import overview
+from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.span import time_text
+from sonde.contexts.traces.store import TraceQuery
+from sonde.contexts.traces.window import read_window
 from sonde.errors import ConfigError
 from sonde.watch import issues
 from sonde.watch.state import WatchState
@@ -103,6 +107,36 @@ def test_errors_that_tools_return_as_objects_are_grouped_by_what_they_say(post: 
     post.look(500)
 
     assert sorted(each.count for each in post.issues().values()) == [2, 2, 2, 4, 4, 4]
+
+
+def test_watch_incident_and_overview_count_the_same_traces_as_failed_and_as_recovered(post: Post) -> None:
+    told = [trace(number, number, STOCK if number <= 4 else None) for number in range(1, 13)]
+    for spans in told[4:10]:
+        spans[2]["attributes"] |= {"output.value": '{"error": "stock database is closed"}'}
+    for spans in told[8:10]:  # tried again, and then it worked
+        later = {"start_time": spans[2]["start_time"] + 1_000, "attributes": {"openinference.span.kind": "TOOL"}}
+        spans.append({**spans[2], **later, "span_id": f"a{spans[2]['span_id'][1:]}"})
+    append(post.traces, told)
+    post.clock.seconds = 500
+    with WatchState(post.folder, create=True) as state:
+        turn = post.watch(state).turn()
+    with FileStore(post.traces) as store:
+        glance, window = overview(store, TraceQuery()), read_window(store, TraceQuery()).row()
+
+    assert (turn.failed, turn.recovered) == (8, 2)
+    assert (glance["failed_traces"], glance["recovered_traces"]) == (8, 2)
+    assert (window["failed"], window["recovered"]) == (8, 2)
+
+
+def test_the_line_of_a_watch_and_the_overview_say_how_many_recovered(post: Post) -> None:
+    mended = trace(1, 0)
+    tried = {"span_id": "e" * 16, "start_time": mended[2]["start_time"] - 50_000_000, "status_code": "ERROR"}
+    append(post.traces, [[*mended, {**mended[2], **tried}]])
+    said = sonde("watch", "--once", "--source", str(post.traces), "--state", str(post.folder), cwd=post.path)
+    glance = sonde("traces", "overview", "--source", str(post.traces), cwd=post.path)
+
+    assert "1 trace, 0 failed, 1 had errors and recovered" in said.stderr
+    assert glance.stdout.startswith("1 trace, 0 failed, 1 had errors and recovered; ")
 
 
 @pytest.mark.parametrize(("release", "state"), [("2.0", "regressed"), ("3.0", "regressed"), ("1.0", "resolved")])

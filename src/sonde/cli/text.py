@@ -48,6 +48,11 @@ def one_line(text: str, width: int) -> str:
     return flat if len(flat) <= width else flat[: max(1, width - 1)] + "…"
 
 
+def outcome_text(failed: int, recovered: int) -> str:
+    """How many traces failed and how many recovered, in the words that every command uses."""
+    return f"{failed:,} failed" + (f", {recovered:,} had errors and recovered" if recovered else "")
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Rows below their heads; numbers stand to the right, cells are one line each. The last column is not padded."""
     cells = [[each if isinstance(each, int | float) else one_line(str(each), CELL) for each in row] for row in rows]

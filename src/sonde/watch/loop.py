@@ -16,6 +16,7 @@ import hashlib
 import sqlite3
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
@@ -33,10 +34,8 @@ from sonde.batch.limits import Answer, Ask, Closed, Limiter, SharedLimits, Slot,
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.contexts.traces.cache import NothingYet
-from sonde.contexts.traces.failure_words import component_of, folded
-from sonde.contexts.traces.groups import FORM_CHARS, AttributeTable, Failure, facts_of
+from sonde.contexts.traces.groups import AttributeTable, facts_of
 from sonde.contexts.traces.prefilter import prefilter, shortened
-from sonde.contexts.traces.rules import NO_FAILURE
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore, UnknownTrace
 from sonde.core.canonical import plural
@@ -103,6 +102,8 @@ class WatchTurn:
     windows: int = 0
     traces: int = 0
     failed: int = 0
+    recovered: int = 0
+    """Traces that had errors, all of which a later try mended."""
     behind_s: float = 0.0
     outage: str = ""
     empty: str = ""
@@ -281,11 +282,13 @@ class TraceWatch:
                     if self.stopping.is_set():
                         break
                     behind = max(0.0, (last - window) * self.options.every_s)
+                    outcomes = self._read(store, window, ready, behind)
                     done = replace(
                         done,
                         windows=done.windows + 1,
                         traces=done.traces + len(ready),
-                        failed=done.failed + self._read(store, window, ready, behind),
+                        failed=done.failed + outcomes["failed"],
+                        recovered=done.recovered + outcomes["recovered"],
                         behind_s=behind,
                     )
         if not self.stopping.is_set():
@@ -346,8 +349,8 @@ class TraceWatch:
         state.remember("pending_us", max(pending, now_us - int(LONGEST_S * SECOND_US)))
         return ready, over_us, more
 
-    def _read(self, store: TraceStore, window: int, rows: list[TraceRow], behind_s: float) -> int:
-        """One window: read its traces, then write all of it at once; how many failed."""
+    def _read(self, store: TraceStore, window: int, rows: list[TraceRow], behind_s: float) -> Counter[str]:
+        """One window: read its traces, then write all of it at once; how many of them had which outcome."""
         table = AttributeTable()
         looks = [look for row in rows if (look := self._look(store, row, table)) is not None]
         state, rules = self.state, self.options.rules
@@ -379,7 +382,7 @@ class TraceWatch:
                 state.remember("healthy", healthy)
                 state.remember("healthy_window", window)
             forget(state, cursor - int((self.options.late_s + 2 * LONGEST_S) * SECOND_US), window, rules)
-        return sum(look.failed for look in looks)
+        return Counter(look.facts.outcome for look in looks)
 
     def _look(self, store: TraceStore, row: TraceRow, table: AttributeTable) -> TraceLook | None:
         """The pre-filter over one trace; None if it is gone or cannot be read."""
@@ -401,19 +404,7 @@ class TraceWatch:
         except ToolResponseInvalid:
             self.state.remember("unreadable", self.state.number("unreadable") + 1)
             return None
-        verdict = first.verdict
-        if facts.outcome == "healthy" and verdict.label != NO_FAILURE and verdict.span_id in held:
-            summary = held[verdict.span_id].summary
-            quiet = Failure(
-                span_id=summary.span_id,
-                component=component_of(summary.name),
-                kind=summary.kind,
-                message=verdict.why,
-                form=folded(verdict.why)[:FORM_CHARS],
-                at_us=summary.start_us,
-            )
-            facts = replace(facts, outcome="failed", failures=(quiet,))
-        return TraceLook(row=row, facts=facts, label=verdict.label)
+        return TraceLook(row=row, facts=facts, label=first.verdict.label)
 
     # --- investigating --------------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from sonde.cli.options import CommandList, SourceOptions, WindowOptions, filled, settings_of, spread
-from sonde.cli.text import escaped_json, one_line, printable, table
+from sonde.cli.text import escaped_json, one_line, outcome_text, printable, table
 from sonde.core.canonical import plural
 from sonde.errors import ConfigError, ToolFault
 
@@ -236,7 +236,8 @@ def overview(
         _print_json(found)
         return 0
     traces, spans = plural(found["trace_count"], "trace"), plural(found["span_count"], "span")
-    print(f"{'the first ' if found['more'] else ''}{traces}, {found['failed_traces']:,} failed; {spans}")
+    failed = outcome_text(found["failed_traces"], found["recovered_traces"])
+    print(f"{'the first ' if found['more'] else ''}{traces}, {failed}; {spans}")
     for gap in found["gaps"]:
         print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
     if not found["span_count"]:

@@ -25,7 +25,7 @@ from sonde.cli.options import (
     settings_of,
     spread,
 )
-from sonde.cli.text import escaped_json, one_line, printable, table
+from sonde.cli.text import escaped_json, one_line, outcome_text, printable, table
 from sonde.core.canonical import plural, shown_cost
 from sonde.errors import ConfigError
 
@@ -529,8 +529,9 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
     elif turn.empty:
         print(f"waiting for the first file: {one_line(turn.empty, 300)}", file=sys.stderr, flush=True)
     elif turn.windows:
+        failed = outcome_text(turn.failed, turn.recovered)
         print(
-            f"{plural(turn.windows, 'window')}, {plural(turn.traces, 'trace')}, {turn.failed:,} failed"
+            f"{plural(turn.windows, 'window')}, {plural(turn.traces, 'trace')}, {failed}"
             + (f", {turn.behind_s:.0f} s of traces wait" if turn.behind_s else ""),
             file=sys.stderr,
         )
@@ -562,6 +563,7 @@ def _print_plan(plan: WatchPlan, *, as_json: bool) -> int:
             "windows": plan.read.windows,
             "traces": plan.read.traces,
             "failed": plan.read.failed,
+            "recovered": plan.read.recovered,
             "issues": [{"title": plan.titles[each.issue], "new": True} for each in fresh],
             "investigations": [
                 {
@@ -579,8 +581,8 @@ def _print_plan(plan: WatchPlan, *, as_json: bool) -> int:
         print(escaped_json(json.dumps(shown, ensure_ascii=False, sort_keys=True)))
         return 0
     print(
-        f"would read {plural(plan.read.traces, 'trace')} in {plural(plan.read.windows, 'window')}, {plan.read.failed:,} failed: "
-        f"{plural(len(fresh), 'new issue')}"
+        f"would read {plural(plan.read.traces, 'trace')} in {plural(plan.read.windows, 'window')}, "
+        f"{outcome_text(plan.read.failed, plan.read.recovered)}: {plural(len(fresh), 'new issue')}"
     )
     for each in fresh:
         print(one_line(f"new issue: {plan.titles[each.issue]}", 200))

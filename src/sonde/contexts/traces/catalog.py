@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import IO, Any, cast
 from sonde.contexts.traces.attributes import KIND_KEY
 from sonde.contexts.traces.filestore import FileStore, terms_of
 from sonde.contexts.traces.filters import parse_filter
+from sonde.contexts.traces.groups import AttributeTable, facts_of
 from sonde.contexts.traces.importers.otlp import PROJECT
 from sonde.contexts.traces.inspection import Inspection
 from sonde.contexts.traces.langfusestore import LangfuseStore
@@ -131,6 +133,12 @@ def overview(store: TraceStore, query: TraceQuery) -> Row:
     page = store.traces(query)
     traces = [store.summaries(row.trace_id) for row in page.rows[:OVERVIEW_TRACES]]
     spans = [span for trace in traces for span in trace]
+    table = AttributeTable()
+    outcomes = Counter(
+        facts_of(row.trace_id, store.spans(row.trace_id), table).outcome
+        for row, trace in zip(page.rows, traces, strict=False)
+        if trace
+    )
     durations = [
         max(0, max(span.end_us or span.start_us for span in trace) - min(span.start_us for span in trace)) / 1000
         for trace in traces
@@ -139,7 +147,8 @@ def overview(store: TraceStore, query: TraceQuery) -> Row:
     return {
         "trace_count": len(traces),
         "span_count": len(spans),
-        "failed_traces": sum(any(span.status == "ERROR" for span in trace) for trace in traces),
+        "failed_traces": outcomes["failed"],
+        "recovered_traces": outcomes["recovered"],
         "kinds": counts(span.kind for span in spans),
         "statuses": counts(span.status for span in spans),
         "latency_ms": quantiles(durations),

@@ -4,7 +4,8 @@
     groups = error_groups_of([facts, ...])
 
 The failure of a trace is where it began: the deepest failed span that no later try mended and from which the failure went up to the root.
-What a parent says about it ("step failed") is a consequence and no group. A trace whose failures were all mended by a later try of the
+What a parent says about it ("step failed") is a consequence and no group. If no span failed, the quiet signs of the rules (a tool that
+returned an error as its output) are failures in the same way. A trace whose failures were all mended by a later try of the
 same step has recovered; its failures are grouped too. It is a count, not a judgement: two causes with one message in one component are one
 group.
 """
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from sonde.contexts.traces.failure_words import CODE, component_of, failure_text, folded, overlap, telling_words
+from sonde.contexts.traces.prefilter import shortened
+from sonde.contexts.traces.rules import Sign, quiet_signs, strongest
 from sonde.contexts.traces.shape import Tree
 from sonde.contexts.traces.span import Span, SpanSummary
 
@@ -169,8 +172,11 @@ class _Reading:
 
 
 def facts_of(trace_id: str, spans: Iterable[Span], table: AttributeTable) -> TraceFacts:
-    """The facts of one trace. Spans beyond MAX_TRACE_SPANS are only counted."""
+    """The facts of one trace. Spans beyond MAX_TRACE_SPANS are only counted. If no span failed, quiet signs are its failures: a tool that
+    returned an error, a retriever that found nothing, an answer that was cut.
+    """
     read = _Reading()
+    quiet: list[Sign] = []
     for span in spans:
         if len(read.spans) >= MAX_TRACE_SPANS:
             read.cut += 1
@@ -179,6 +185,8 @@ def facts_of(trace_id: str, spans: Iterable[Span], table: AttributeTable) -> Tra
         read.spans.append(summary)
         if summary.status == "ERROR" or summary.exception or (summary.status == "UNSET" and "error.type" in attributes):
             read.said[summary.span_id] = failure_text(span)
+        elif len(quiet) < MAX_PAIRS:
+            quiet += quiet_signs(shortened(span))
         for key, value in (*attributes.items(), *span.resource.items()):
             if len(read.pairs) < MAX_PAIRS and (pair := table.pair(key, value)) is not None:
                 read.pairs[pair] = None
@@ -191,6 +199,7 @@ def facts_of(trace_id: str, spans: Iterable[Span], table: AttributeTable) -> Tra
         used = _usage(attributes)
         if used != (0, 0.0):
             read.usage[summary.span_id] = used
+    read.said = read.said or {sign.span.summary.span_id: sign.why for sign in strongest(quiet)}
     tree = Tree(read.spans)
     roots = tree.roots()
     root = roots[0]

@@ -92,7 +92,7 @@ class RuleVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sign:
+class Sign:
     """Something suspicious in one span."""
 
     label: str
@@ -118,8 +118,7 @@ def judge(spans: Sequence[Span], tree: Tree, read: Callable[[str], Span]) -> Rul
     first = min(origins, key=lambda span: span.summary.order, default=None)
     sign = _sign_of_failure(first) if first is not None else None
     if sign is None or sign.label == "instruction_failure":
-        quiet = [found for span in spans for found in _quiet_signs(span)]
-        sign = min(quiet, key=lambda found: _QUIET_ORDER.get(found.label, 2), default=sign)
+        sign = next(iter(strongest(found for span in spans for found in quiet_signs(span))), sign)
     if sign is None:
         share = len(spans) / max(1, len(tree.by_id))
         why = f"nothing failed and no sign was found in {len(spans)} of {len(tree.by_id)} spans"
@@ -144,26 +143,33 @@ def judge(spans: Sequence[Span], tree: Tree, read: Callable[[str], Span]) -> Rul
     )
 
 
+def strongest(quiet: Iterable[Sign]) -> list[Sign]:
+    """Those of these signs that count: of the kind that says most."""
+    ranked = [(_QUIET_ORDER.get(sign.label, 2), sign) for sign in quiet]
+    best = min((rank for rank, _ in ranked), default=0)
+    return [sign for rank, sign in ranked if rank == best]
+
+
 def _failed(span: Span) -> bool:
     return span.summary.status == "ERROR" or span.summary.exception
 
 
-def _sign_of_failure(span: Span) -> _Sign:
+def _sign_of_failure(span: Span) -> Sign:
     text, kind = error_text(span), kind_of(span)
     if _SCHEMA.search(text):
-        return _Sign("data_schema_mismatch", span, f"{kind} span failed on the form of data: {_short(text)}")
+        return Sign("data_schema_mismatch", span, f"{kind} span failed on the form of data: {_short(text)}")
     if _server_error(span) or _UPSTREAM_STRONG.search(text):
-        return _Sign("upstream_dependency_failure", span, f"a service behind the {kind} span failed: {_short(text)}")
+        return Sign("upstream_dependency_failure", span, f"a service behind the {kind} span failed: {_short(text)}")
     if kind == "TOOL":
-        return _Sign("tool_failure", span, f"a tool failed: {_short(text)}")
+        return Sign("tool_failure", span, f"a tool failed: {_short(text)}")
     if kind == "RETRIEVER":
-        return _Sign("retrieval_failure", span, f"a retriever failed: {_short(text)}")
+        return Sign("retrieval_failure", span, f"a retriever failed: {_short(text)}")
     if _UPSTREAM.search(text):
-        return _Sign("upstream_dependency_failure", span, f"a call did not come back: {_short(text)}")
-    return _Sign("instruction_failure", span, f"{kind} span failed: {_short(text)}")
+        return Sign("upstream_dependency_failure", span, f"a call did not come back: {_short(text)}")
+    return Sign("instruction_failure", span, f"{kind} span failed: {_short(text)}")
 
 
-def _quiet_signs(span: Span) -> Iterator[_Sign]:
+def quiet_signs(span: Span) -> Iterator[Sign]:
     """Signs in a span that did not fail: empty or irrelevant retrieval, a tool that says OK and returns an error, a cut answer."""
     kind = "" if _failed(span) else kind_of(span)
     if kind == "RETRIEVER":
@@ -172,9 +178,9 @@ def _quiet_signs(span: Span) -> Iterator[_Sign]:
         scores = _numbers(chunks) or _numbers(own)  # of the documents, or the retriever's own figure
         output = span.attributes.get("output.value")
         if scores and all(0 <= score <= 1 for score in scores) and max(scores) < LOW_SCORE:  # other scales say nothing
-            yield _Sign("retrieval_failure", span, f"the best retrieval score is {max(scores):g}")
+            yield Sign("retrieval_failure", span, f"the best retrieval score is {max(scores):g}")
         elif not chunks and (output is None or _EMPTY_OUTPUT.search(str(output)[:2000])):
-            yield _Sign("retrieval_failure", span, "the retriever returned nothing")
+            yield Sign("retrieval_failure", span, "the retriever returned nothing")
     if kind == "TOOL":
         call = tool_io_of(span)
         returned = str(call.row["output"] or "")[:4000] if call else ""
@@ -184,10 +190,10 @@ def _quiet_signs(span: Span) -> Iterator[_Sign]:
                 label = "data_schema_mismatch"
             elif _server_error(span) or _UPSTREAM_STRONG.search(returned):
                 label = "upstream_dependency_failure"
-            yield _Sign(label, span, f"a tool returned: {_short(returned)}")
+            yield Sign(label, span, f"a tool returned: {_short(returned)}")
     said = [str(span.attributes.get(key, "")).lower() for key in _FORMAT_KEYS]
     if any(word in _BAD_FORMATS for word in said):
-        yield _Sign("instruction_failure", span, f"an answer has the wrong form: {', '.join(filter(None, said))}")
+        yield Sign("instruction_failure", span, f"an answer has the wrong form: {', '.join(filter(None, said))}")
 
 
 def kind_of(span: Span) -> str:

@@ -196,7 +196,7 @@ def test_a_list_of_traces_says_what_failed_how_to_go_on_and_where_traces_lie(fol
     assert flags == ["--after", SECOND] and len(rest["traces"]) == 28
     assert [row.split()[3] for row in listed.stdout.splitlines()[1:]] == ["1", "0"]
     assert recent.stderr.startswith("0 traces; traces began between 20")
-    assert part.stdout.startswith("the first 2 traces, 1 failed")
+    assert part.stdout.startswith("the first 2 traces, 2 failed")
 
 
 def test_runs_of_investigations_replay_from_the_command_line(folder: Path) -> None:

@@ -69,6 +69,7 @@ def test_a_new_issue_is_told_once(post: Post) -> None:
 
     assert [body["event"] for body in receiver.bodies] == ["new", "new"]
     assert receiver.bodies[0]["issue"]["title"].startswith("search_stock: KeyError")
+    assert receiver.bodies[0]["text"].startswith("issue 1 (new): search_stock: KeyError")
     assert receiver.headers[0]["authorization"] == f"Bearer {TOKEN}"
     assert receiver.headers[0]["idempotency-key"] == receiver.bodies[0]["key"] != receiver.bodies[1]["key"]
 

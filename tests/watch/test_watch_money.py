@@ -69,6 +69,19 @@ def test_a_model_that_cannot_be_opened_stops_the_start(tmp_path: Path, model: st
     assert not post.folder.exists()
 
 
+@pytest.mark.long
+def test_a_model_whose_server_is_away_is_named_as_the_reason(tmp_path: Path) -> None:
+    with ScriptedServer(reply) as gone:
+        address = gone.base_url
+    post = post_with(tmp_path, None)
+    flags = ("--source", post.traces, "--state", post.folder, "--once", "--control-share", "0", "--model", MODEL)
+    shown = sonde("watch", *flags, "--base-url", address, cwd=tmp_path, OPENAI_API_KEY="none")
+
+    said = [line for line in shown.stderr.splitlines() if "not investigated: " in line]
+    assert said, shown.stderr
+    assert all("could not be reached" in line and line.endswith("; tried again later") for line in said)
+
+
 def test_an_investigation_that_is_refused_is_none(tmp_path: Path) -> None:
     post = post_with(tmp_path, None)
     post.flags = {"model": "openai:gpt-4o-mini"}  # without a key

@@ -85,7 +85,7 @@ class Vitals:
             Vital(
                 name="sonde_watch_behind_seconds",
                 kind="gauge",
-                help="How much time of complete traces waits unread; while the source is away, since when it was not read.",
+                help="How much time of complete traces waits unread; while the source is away, the time since it was last read.",
                 samples={"": float(state.recall("behind_s", "0"))},
             ),
             Vital(

@@ -523,7 +523,7 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
         return
     if turn.outage:
         print(
-            f"sonde: the source cannot be read since {turn.behind_s:.0f} s: {one_line(turn.outage, 300)}",
+            f"sonde: the source cannot be read, last read {turn.behind_s:.0f} s ago: {one_line(turn.outage, 300)}",
             file=sys.stderr,
         )
     elif turn.empty:

@@ -429,6 +429,16 @@ def test_the_longest_id_of_a_task_is_good_for_all_that_happens_in_it(host: Host)
     assert host.until("error")["code"] == "BAD_FIELD"
 
 
+def test_an_error_of_a_tool_that_is_nested_too_deeply_is_refused_and_the_next_line_is_read(host: Host) -> None:
+    line = '{"type": "tool.result", "id": "t1.r1", "ok": false, "error": {"a": DEEP}}'
+    for depth in range(900, 1000, 5):  # where Python gives up depends on its version and on who calls
+        host.connection.feed(line.replace("DEEP", "[" * depth + "]" * depth).encode())
+
+    host.task("echo fine", "t")
+    assert host.until("completion")["summary"] == "fine"
+    assert [json.loads(line)["type"] for line in host.lines].count("error") == len(range(900, 1000, 5))
+
+
 @pytest.mark.requirement(61)
 def test_at_the_end_tasks_that_do_not_stop_get_their_completions_too() -> None:
     host = Host()

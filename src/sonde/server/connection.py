@@ -171,6 +171,9 @@ class EditorConnection:
             reason = f"{kind}: {where or 'the message'}: {first['msg']}"
             self.refuse(reason, about, "BAD_FIELD", task=kind == "new_task")
             return None
+        except RecursionError:
+            self.refuse(f"{kind}: the message is nested too deeply", about, "BAD_FIELD", task=kind == "new_task")
+            return None
 
     def _start(self, task: NewTask) -> None:
         problem = None

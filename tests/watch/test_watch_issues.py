@@ -139,6 +139,33 @@ def test_the_line_of_a_watch_and_the_overview_say_how_many_recovered(post: Post)
     assert glance.stdout.startswith("1 trace, 0 failed, 1 had errors and recovered; ")
 
 
+def test_lines_that_cannot_be_read_are_told_once_until_there_are_more(post: Post) -> None:
+    append(post.traces, [trace(1, 0)])
+    post.clock.seconds = 500
+    with WatchState(post.folder, create=True) as state:
+        watching = post.watch(state)
+        with post.traces.open("a") as file:
+            file.write('{"trace_id": "cut off\n')
+        first = [watching.turn().gaps, watching.turn().gaps]
+        with post.traces.open("a") as file:
+            file.write("garbage\n")
+        later = [watching.turn().gaps, watching.turn().gaps]
+    flags = ("--source", post.traces, "--state", post.path / "other", "--once")
+    told = sonde("watch", *flags, cwd=post.path)
+    as_json = sonde("watch", *flags, "--json", cwd=post.path)
+    kept = json.loads(sonde("issues", "--json", "--state", post.path / "other", cwd=post.path).stdout)
+
+    assert [[gap.partition(" skipped")[0] for gap in gaps] for gaps in first + later] == [
+        ["1 malformed record"],
+        [],
+        ["2 malformed records"],
+        [],
+    ]
+    assert told.stderr.count("gap: 2 malformed records skipped") == 1
+    assert json.loads(as_json.stdout)["summary"]["gaps"] == kept["gaps"]
+    assert kept["gaps"][0].startswith("2 malformed records")
+
+
 @pytest.mark.parametrize(("release", "state"), [("2.0", "regressed"), ("3.0", "regressed"), ("1.0", "resolved")])
 def test_an_issue_that_is_fixed_in_a_release_regresses_only_there_or_later(
     post: Post, release: str, state: str

@@ -241,6 +241,8 @@ class WatchView:
     rare: int
     """Groups with too few traces in an hour to be an issue."""
     outage: str
+    gaps: tuple[str, ...]
+    """What of the source cannot be read."""
     issues: tuple[KnownIssue, ...]
     happenings: tuple[Happening, ...]
 
@@ -864,6 +866,7 @@ def watch_view(state: WatchState, *, now: float) -> WatchView:
         waiting=len(candidates(state, now)),
         rare=int(state.one("SELECT count(*) FROM signatures WHERE issue IS NULL")),
         outage=state.recall("outage"),
+        gaps=tuple(_texts(state.recall("gaps"))),
         issues=tuple(issues),
         happenings=tuple(happenings(state, after=max(0, last - 100))),
     )

@@ -13,6 +13,7 @@ read again and counts once.
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 import tempfile
 import threading
@@ -108,6 +109,8 @@ class WatchTurn:
     outage: str = ""
     empty: str = ""
     """Why there is nothing to read yet, in the first turn that says so."""
+    gaps: tuple[str, ...] = ()
+    """What of the source cannot be read, in the first turn that says so."""
     money: str = ""
     """Why nothing more is investigated for now."""
     investigated: Candidate | None = None
@@ -185,6 +188,7 @@ class TraceWatch:
     _outages: int = 0
     _waited: bool = False
     _money: str = ""
+    _gaps: tuple[str, ...] = ()
 
     def start(self) -> None:
         """Check that this state belongs to this source, and count what a killed watch may have spent."""
@@ -238,6 +242,10 @@ class TraceWatch:
             if isinstance(error, ConfigError) and not self.state.recall("cursor_us"):
                 raise  # the first look: a mistyped source, not one that is away
             done = self._out(error)
+        done, self._gaps = (
+            replace(done, gaps=() if done.gaps == self._gaps else done.gaps),
+            self._gaps if done.outage else done.gaps,
+        )  # once
         if not (self.stopping.is_set() or done.outage or done.windows):  # what was read is told before money is spent
             done = self._investigate(done)
             done, self._money = (
@@ -270,6 +278,7 @@ class TraceWatch:
     def read_windows(self) -> WatchTurn:
         """Every window that is over, the oldest first, each in one transaction. `behind_s` is how much time of the traces waits unread."""
         done = WatchTurn()
+        gaps: list[str] = []
         more = True
         while more and not self.stopping.is_set():
             # Opened for each stretch: a store over a server remembers every trace that it has listed.
@@ -291,6 +300,11 @@ class TraceWatch:
                         recovered=done.recovered + outcomes["recovered"],
                         behind_s=behind,
                     )
+                gaps = store.skipped()
+        if unread := self.state.number("unreadable"):
+            gaps = [*gaps, f"{plural(unread, 'trace')} could not be read"]
+        done = replace(done, gaps=tuple(gaps))
+        self.state.remember("gaps", json.dumps(gaps))
         if not self.stopping.is_set():
             self._caught_up()
         return done

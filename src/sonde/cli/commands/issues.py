@@ -112,6 +112,8 @@ def list_(*, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int:
     )
     if view.outage:
         print(f"the watch could not read its source for {view.behind_s:.0f} s: {one_line(view.outage, 200)}")
+    for gap in view.gaps:
+        print(f"gap: {one_line(gap, 300)}")
     if rest:
         print(rest)
     return 0

@@ -495,6 +495,8 @@ def _summary(turns: list[WatchTurn], state: WatchState) -> dict[str, Any]:
             "traces": sum(turn.traces for turn in turns),
             "failed": sum(turn.failed for turn in turns),
             "behind_s": turns[-1].behind_s,
+            "recovered": sum(turn.recovered for turn in turns),
+            "gaps": list(next((turn.gaps for turn in reversed(turns) if turn.gaps), ())),
             "investigated": sum(not turn.postponed for turn in tried),
             "postponed": [turn.postponed for turn in tried if turn.postponed],
             "outage": turns[-1].outage,
@@ -519,8 +521,13 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
         else:
             more = f" ({each.text})" if each.text else ""
             print(one_line(f"{each.kind}: issue {each.issue}{more}: {known.title if known else ''}", 300), flush=True)
+    if output.json:
+        for gap in turn.gaps:
+            print(escaped_json(json.dumps({"kind": "gap", "text": gap}, ensure_ascii=False)), flush=True)
     if output.json or output.quiet:
         return
+    for gap in turn.gaps:
+        print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
     if turn.outage:
         print(
             f"sonde: the source cannot be read, last read {turn.behind_s:.0f} s ago: {one_line(turn.outage, 300)}",
@@ -564,6 +571,7 @@ def _print_plan(plan: WatchPlan, *, as_json: bool) -> int:
             "traces": plan.read.traces,
             "failed": plan.read.failed,
             "recovered": plan.read.recovered,
+            "gaps": list(plan.read.gaps),
             "issues": [{"title": plan.titles[each.issue], "new": True} for each in fresh],
             "investigations": [
                 {

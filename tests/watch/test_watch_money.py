@@ -13,9 +13,10 @@ import pytest
 from cli.cli_program import sonde
 from sonde.batch.limits import Ask, Closed, Limiter, SharedLimits, Slot, Told
 from sonde.batch.result import FoundFailure, ItemResult
+from sonde.errors import ConfigError
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 from sonde.watch import issues
-from sonde.watch.issues import candidates
+from sonde.watch.issues import Candidate, candidates
 from sonde.watch.loop import Ledger, WatchOptions, keep_watch
 from sonde.watch.state import WatchState
 from watch.test_watch_day import LOOK, MODEL, SUBMIT
@@ -332,3 +333,66 @@ def test_a_limit_of_investigations_holds_where_no_price_is_known_and_is_said_onc
     assert len([each for each in first if each.startswith("investigated")]) == 1
     assert said == ["the limit of 1 investigation in a day is reached", "", ""]
     assert len(next_day) == 1
+
+
+@pytest.mark.parametrize("began", ["0", "9e12", "1772442000"])
+def test_investigations_that_a_stranger_calls_begun_count_for_the_day(
+    tmp_path: Path, server: ScriptedServer, began: str
+) -> None:
+    post = post_with(tmp_path, server, per_day=1)
+    post.clock.seconds = 2000
+    with WatchState(post.folder, create=True) as state:
+        watching = post.watch(state)
+        watching.turn()
+        for chosen in candidates(state, 0):
+            issues.begin(state, chosen, "run", float(began))
+        turns = [watching.turn() for _ in range(3)]
+
+    assert sum(bool(turn.investigated) for turn in turns) == (1 if began == "0" else 0)
+    assert "the limit of 1 investigation in a day is reached" in [turn.money for turn in turns]
+
+
+def test_an_investigation_of_today_that_is_taken_up_again_counts_once(tmp_path: Path, server: ScriptedServer) -> None:
+    post = post_with(tmp_path, server, per_day=1)
+    post.clock.seconds = 2000
+    with WatchState(post.folder, create=True) as state:
+        watching = post.watch(state)
+        watching.turn()
+        issues.begin(state, candidates(state, 0)[0], "run", post.clock.utc().timestamp())
+        turns = [watching.turn() for _ in range(2)]
+
+    assert [bool(turn.investigated) for turn in turns] == [True, False]
+
+
+@pytest.mark.parametrize("attempt", [-1_000_000, -1, 25])
+def test_a_state_with_an_impossible_attempt_is_refused(tmp_path: Path, attempt: int) -> None:
+    with WatchState(tmp_path, create=True) as state:
+        issues.begin(state, Candidate(kind="new", fingerprint="f", trace_id="t", attempt=attempt), "run", 0.0)
+
+    with pytest.raises(ConfigError, match="is not the state of a watch"):
+        WatchState(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "table", ["spending (at, usd, fingerprint) VALUES (9e12,", "aside (usd, fingerprint) VALUES ("]
+)
+def test_no_row_of_a_strangers_state_gives_money_back(tmp_path: Path, table: str) -> None:
+    with WatchState(tmp_path, create=True) as state:
+        state.change(f"INSERT INTO {table} 0.5, 'f')")
+        state.change(f"INSERT INTO {table} -1000, 'f')")
+        assert state.spent_on("f") == state.spent(0) == 0.5
+        state.count_lost(5.0)
+        assert state.spent_on("f") == state.spent(0) == 0.5
+        assert state.one("SELECT min(usd) FROM aside") is None
+
+
+@pytest.mark.parametrize("usd", ["9e999", "-9e999"])
+@pytest.mark.parametrize(
+    "table", ["spending (at, usd, fingerprint) VALUES (9e12,", "aside (usd, fingerprint) VALUES ("]
+)
+def test_a_state_with_an_endless_amount_is_refused(tmp_path: Path, table: str, usd: str) -> None:
+    with WatchState(tmp_path, create=True) as state:
+        state.change(f"INSERT INTO {table} {usd}, 'f')")
+
+    with pytest.raises(ConfigError, match="is not the state of a watch"):
+        WatchState(tmp_path)

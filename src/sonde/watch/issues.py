@@ -542,10 +542,11 @@ def candidates(state: WatchState, now: float) -> list[Candidate]:
 
 
 def begin(state: WatchState, chosen: Candidate, run: str, now: float) -> None:
-    """An investigation starts: from here on it is begun, whatever happens."""
+    """An investigation starts or is taken up again: from here on it is begun, whatever happens, and counts for this day."""
     state.change(
         "INSERT INTO investigations VALUES (?, ?, ?, ?, 'begun', ?, ?, ?, 0, 'CODE', '', NULL, '', '', '') "
-        "ON CONFLICT (fingerprint) DO UPDATE SET attempt = excluded.attempt, run = excluded.run",
+        "ON CONFLICT (fingerprint) DO UPDATE SET attempt = excluded.attempt, run = excluded.run, "
+        "began = excluded.began",
         *(chosen.fingerprint, chosen.signature, chosen.kind, chosen.trace_id, chosen.attempt, run, now),
     )
 

@@ -55,7 +55,7 @@ from sonde.watch.issues import (
     known_issues,
     take_in,
 )
-from sonde.watch.state import FILE, StateUnusable, WatchState
+from sonde.watch.state import FILE, MOST_ATTEMPTS, StateUnusable, WatchState
 
 SECOND_US = 1_000_000
 AHEAD_S = 3_600.0  # how far a trace's clock may be ahead of ours before it waits
@@ -64,7 +64,7 @@ LOOK_S = 0.2  # how soon a stop is noticed
 PAGE = 500
 MOST_ROWS = 20_000  # of traces listed before the windows among them are read
 HELD_SPANS = 2_000
-ATTEMPTS, UNANSWERED = 3, 24  # at an investigation that fails, and at one whose model does not answer
+ATTEMPTS, UNANSWERED = 3, MOST_ATTEMPTS  # at an investigation that fails, and at one whose model does not answer
 LATER_S = 300.0  # until a run that waits for money is tried again
 REFUSED_S = 3_600.0  # until one is that could not be started, such as for a trace that is gone
 LONGEST_WAIT_S = 600.0
@@ -441,8 +441,7 @@ class TraceWatch:
         """At most one investigation, so that windows are read in between."""
         if self.settings.model is None:
             return done
-        begun = int(self.state.one("SELECT count(*) FROM investigations WHERE began > ?", self._now() - 86_400))
-        one_request = self.state.figure(f"request_usd {self.settings.model}")
+        one_request = max(0.0, self.state.figure(f"request_usd {self.settings.model}"))
         for chosen in candidates(self.state, self._now()):
             if self._refused.get(chosen.fingerprint, 0.0) > self._now():
                 continue
@@ -454,7 +453,11 @@ class TraceWatch:
                     continue
             if room <= one_request:
                 return replace(done, money=f"the limit of {limit} is reached")
-            if not chosen.begun and begun >= self.options.per_day:
+            others = self.state.one(  # one that is taken up again counts once, and counts today
+                "SELECT count(*) FROM investigations WHERE began > ? AND fingerprint != ?",
+                *(self._now() - 86_400, chosen.fingerprint),
+            )
+            if others >= self.options.per_day:
                 return replace(
                     done, money=f"the limit of {plural(self.options.per_day, 'investigation')} in a day is reached"
                 )

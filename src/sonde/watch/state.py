@@ -29,6 +29,7 @@ from sonde.errors import ConfigError
 FILE = "watch.sqlite"
 FORMAT = "1"
 BUSY_S = 30.0
+MOST_ATTEMPTS = 24  # at one investigation
 # `traces`: what was read and may still grow; one that comes again with more spans replaces itself.
 # `signatures`: groups of failures as the grouper knows them; later failures are grouped with their `samples`.
 # `happenings`: all that happened to issues, in order; whoever tells people about it remembers the last number it has told.
@@ -130,7 +131,9 @@ class WatchState:
                 )
 
     def _is_sound(self) -> bool:
-        """Whether every value has the type of its column: SQLite takes any, and a stranger may have written them."""
+        """Whether every value has the type of its column (SQLite takes any) and money and attempts are possible ones: a stranger may have
+        written them.
+        """
         kinds = {"INTEGER": "'integer'", "REAL": "'real', 'integer'", "TEXT": "'text'"}
         for (name,) in self.rows("SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'sqlite_sequence'"):
             wrong: list[str] = []
@@ -139,7 +142,9 @@ class WatchState:
                 wrong.append(f"typeof({column}) NOT IN ({allowed})")
             if self.rows(f"SELECT 1 FROM {name} WHERE {' OR '.join(wrong)} LIMIT 1"):  # noqa: S608 - our own names
                 return False
-        return True
+        impossible = """SELECT 1 FROM investigations WHERE attempt NOT BETWEEN 0 AND ?
+                        UNION ALL SELECT 1 FROM (SELECT usd FROM spending UNION ALL SELECT usd FROM aside) WHERE abs(usd) > 1e12 LIMIT 1"""
+        return not self.rows(impossible, MOST_ATTEMPTS)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -237,15 +242,14 @@ class WatchState:
 
     def spent_on(self, fingerprint: str) -> float:
         """US dollars for one investigation."""
-        paid = self.one("SELECT coalesce(sum(usd), 0) FROM spending WHERE fingerprint = ?", fingerprint)
-        return float(paid) + float(
-            self.one("SELECT coalesce(sum(usd), 0) FROM aside WHERE fingerprint = ?", fingerprint)
-        )
+        sql = """SELECT coalesce(sum(max(usd, 0)), 0)
+                 FROM (SELECT usd, fingerprint FROM spending UNION ALL SELECT usd, fingerprint FROM aside) WHERE fingerprint = ?"""
+        return float(self.one(sql, fingerprint))
 
     def count_lost(self, now: float) -> float:
         """What was set aside when the last watch was killed counts as spent, since nobody knows; how much that was."""
         with self.transaction():
-            lost = self.rows("SELECT usd, fingerprint FROM aside")
+            lost = self.rows("SELECT max(usd, 0), fingerprint FROM aside")
             self.change_many(
                 "INSERT INTO spending (at, usd, fingerprint) VALUES (?, ?, ?)", [(now, usd, name) for usd, name in lost]
             )

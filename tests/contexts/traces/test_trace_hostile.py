@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from trace_samples import TRACE, Json, raw_span, store_of, write_lines
 
-from sonde.contexts.traces.attributes import MAX_ATTRIBUTES, MAX_VALUE_CHARS
+from sonde.contexts.traces.attributes import MAX_ATTRIBUTES, MAX_DEPTH, MAX_GAPS, MAX_VALUE_CHARS
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.prefilter import prefilter
@@ -132,6 +132,19 @@ def test_deep_nesting_and_endless_tables_are_bounded(tmp_path: Path) -> None:
     assert len(store.span("0000000000000002").attributes) <= MAX_ATTRIBUTES
     assert "left out beyond the first" in store.span("0000000000000002").gaps[0]
     assert store.malformed()[0]["line"] == 3
+
+
+def test_gaps_of_deep_tables_under_a_long_name_are_few_and_short(tmp_path: Path) -> None:
+    deep: Json = {f"leaf{number}": {} for number in range(3000)}
+    for _ in range(MAX_DEPTH):
+        deep = {"d": deep}
+
+    gaps = store_of(tmp_path, [raw_span(1, attributes={"k" * 50_000: deep})]).span("0000000000000001").gaps
+
+    assert len(gaps) == MAX_GAPS + 1
+    assert max(map(len, gaps)) < 300
+    assert "nested deeper than 40 levels" in gaps[0]
+    assert gaps[-1] == "more attributes were cut or left out than are listed here"
 
 
 def test_numbers_that_are_no_json_numbers_are_kept_as_text(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from sonde.contexts.traces.genai import openinference_of
 MAX_VALUE_CHARS = 8 * 1024 * 1024
 MAX_ATTRIBUTES = 20_000
 MAX_KEY_CHARS = 1000
+SHOWN_KEY_CHARS = 120  # of a key, in a gap
 MAX_INDICES = 10  # in one key; later ones are only part of its name
 MAX_GAPS = 100  # of one kind, in one span
 MAX_DEPTH = 40
@@ -58,11 +59,11 @@ class _Flat:
                         self.add(key, parsed, depth + 1)
                         return
                 if len(value) > MAX_VALUE_CHARS:
-                    self.gaps.append(f"attribute {key} was cut from {len(value)} to {MAX_VALUE_CHARS} characters")
+                    self._tell(f"attribute {_short(key)} was cut from {len(value)} to {MAX_VALUE_CHARS} characters")
                     value = value[:MAX_VALUE_CHARS]
                 self._set(key, _count(value) if key.startswith(TOKEN_COUNTS) else value)
             case Mapping() if depth > MAX_DEPTH:
-                self.gaps.append(f"attribute {key} is nested deeper than {MAX_DEPTH} levels and was left out")
+                self._tell(f"attribute {_short(key)} is nested deeper than {MAX_DEPTH} levels and was left out")
                 self._set(key, f"[nested {type(cast('Any', value)).__name__} left out]")
             case Mapping():
                 for name, item in cast("Mapping[Any, Any]", value).items():
@@ -84,13 +85,18 @@ class _Flat:
             self.full = True
             return
         if len(key) > MAX_KEY_CHARS:
-            if len(self.gaps) < MAX_GAPS:
-                self.gaps.append(f"the name of attribute {key[:80]}… was cut to {MAX_KEY_CHARS} characters")
+            self._tell(f"the name of attribute {_short(key)} was cut to {MAX_KEY_CHARS} characters")
             key = key[:MAX_KEY_CHARS]
         known = _known(key)
         self.indexed = self.indexed or bool(known.indices)
         self.genai = self.genai or known.genai
         self.table[known.clean] = value
+
+    def _tell(self, gap: str) -> None:
+        if len(self.gaps) < MAX_GAPS:
+            self.gaps.append(gap)
+        elif len(self.gaps) == MAX_GAPS:
+            self.gaps.append("more attributes were cut or left out than are listed here")
 
 
 def canonical_attributes(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -166,6 +172,10 @@ def _known(key: str) -> _KnownKey:
         indices.append((key[: match.start()], int(match.group()[1:-1])))
         start = match.end() - 1  # from the closing dot on: in `a.0.1.b` two indices share one
     return _KnownKey(key, tuple(indices), key.startswith("gen_ai."))
+
+
+def _short(key: str) -> str:
+    return key if len(key) <= SHOWN_KEY_CHARS else f"{key[:SHOWN_KEY_CHARS]}…"
 
 
 def _count(value: Any) -> Any:

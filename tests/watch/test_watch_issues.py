@@ -166,6 +166,26 @@ def test_lines_that_cannot_be_read_are_told_once_until_there_are_more(post: Post
     assert kept["gaps"][0].startswith("2 malformed records")
 
 
+def test_keys_in_messages_are_removed_from_issues_wherever_they_are_shown(post: Post) -> None:
+    key = "sk-" + "abcdEFGH" * 4
+    told = [
+        trace(number, number, replace(STOCK, text=f"refused: Bearer {key} of ann@example.com")) for number in (1, 2, 3)
+    ]
+    quiet = trace(4, 4)
+    quiet[1]["attributes"] |= {"output.value": json.dumps({"error": f"api_key={key} is not known"})}
+    append(post.traces, [*told, quiet])
+    flags = ("--state", post.folder)
+    said = [
+        sonde("watch", "--once", "--min-traces", "1", "--source", post.traces, *flags, cwd=post.path),
+        *(sonde("issues", *words, *flags, cwd=post.path) for words in ([], ["--json"], ["--markdown"], ["show", "1"])),
+    ]
+
+    assert all(key not in each.stdout + each.stderr for each in said)
+    assert all("refused: " in each.stdout for each in said)
+    assert "ann@example.com" in said[0].stdout
+    assert key.encode() not in b"".join(path.read_bytes() for path in post.folder.glob("*") if path.is_file())
+
+
 @pytest.mark.parametrize(("release", "state"), [("2.0", "regressed"), ("3.0", "regressed"), ("1.0", "resolved")])
 def test_an_issue_that_is_fixed_in_a_release_regresses_only_there_or_later(
     post: Post, release: str, state: str

@@ -27,6 +27,7 @@ from sonde.contexts.traces.span import Row, time_text
 from sonde.contexts.traces.store import TraceRow
 from sonde.core.canonical import hash_value, plural
 from sonde.core.markdown_safety import words
+from sonde.core.redaction import redact_text
 from sonde.engines.pages import BY_RULE
 from sonde.errors import ConfigError
 from sonde.watch.state import WatchState
@@ -557,17 +558,17 @@ def conclude(state: WatchState, chosen: Candidate, result: ItemResult) -> None:
         label=""
     )
     label = result.label or ""
-    summary = result.summary
+    summary = redact_text(result.summary)
     if result.judge != "LLM" and summary.startswith(BY_RULE):  # a model was asked
         summary = f"By rule, since the model's answer could not be used: {summary.removeprefix(BY_RULE)}"
     with state.transaction():
         window, at_us = state.number("window"), state.number("cursor_us")
         signature = chosen.signature
         if chosen.kind == "control" and result.judge == "LLM" and label not in ("", NO_FAILURE) and not result.failed:
-            form = folded(first.words or result.summary)[:FORM_CHARS]
+            form = redact_text(folded(first.words or summary))[:FORM_CHARS]
             signature = state.change(
                 "INSERT INTO signatures VALUES (NULL, NULL, ?, ?, ?, ?, 'LLM', ?, ?, ?, ?, ?)",
-                *(first.component or "trace", form, result.summary[:500], label),
+                *(first.component or "trace", form, redact_text(result.summary)[:500], label),
                 *(json.dumps([form]), json.dumps([chosen.trace_id]), at_us, at_us, window),
             )
             issue = state.change(
@@ -585,7 +586,7 @@ def conclude(state: WatchState, chosen: Candidate, result: ItemResult) -> None:
                 label,
                 result.confidence,
                 first.component,
-                first.words,
+                redact_text(first.words),
                 summary,
                 chosen.fingerprint,
             ),

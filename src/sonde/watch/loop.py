@@ -41,6 +41,7 @@ from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore, UnknownTrace
 from sonde.core.canonical import plural
 from sonde.core.deadline import Clock, SystemClock
+from sonde.core.redaction import redact_text
 from sonde.errors import ConfigError, RunError, ToolFault, ToolResponseInvalid
 from sonde.watch.issues import (
     Candidate,
@@ -418,7 +419,10 @@ class TraceWatch:
         except ToolResponseInvalid:
             self.state.remember("unreadable", self.state.number("unreadable") + 1)
             return None
-        return TraceLook(row=row, facts=facts, label=first.verdict.label)
+        clean = (  # what the state, its readers and people see of it
+            replace(each, message=redact_text(each.message), form=redact_text(each.form)) for each in facts.failures
+        )
+        return TraceLook(row=row, facts=replace(facts, failures=tuple(clean)), label=first.verdict.label)
 
     # --- investigating --------------------------------------------------------------------------------------------------------------
 

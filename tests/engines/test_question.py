@@ -472,6 +472,30 @@ class SlowServer(PhoenixDouble):
         return super().read(path)
 
 
+class EndlessServer(SlowServer):
+    """Each page of spans holds others and says that there are more."""
+
+    def read(self, path: str) -> tuple[int, Json]:
+        status, reply = super().read(path)
+        if "/spans?" in path:
+            reply = json.loads(json.dumps(reply))
+            for at, row in enumerate(reply["data"]):
+                row["context"]["span_id"] = f"{100 * self.reads + at:016x}"
+            reply["next_cursor"] = f"c{self.reads}"
+        return status, reply
+
+
+@pytest.mark.parametrize("judge", [sonde.rca, sonde.comply])
+def test_a_server_whose_spans_never_end_is_left_when_the_runs_time_is_over(judge: Any, tmp_path: Path) -> None:
+    clock = FrozenClock()
+    with EndlessServer(clock, 1) as server:
+        limits = {"clock": clock, "max_wall_time_sec": 60, "runs_dir": tmp_path / "runs"}
+        found = judge(f"{4:032x}", server.url, project="shop", settings=sonde.Settings(), **limits)
+
+    assert server.reads < 100
+    assert found.status == "failed" and "no time left" in str(found.record.error)
+
+
 def begun_after(answer: sonde.Answer) -> float:
     """How much of the run's time was used before its first turn."""
     assert answer.run_dir is not None

@@ -158,7 +158,8 @@ def investigate(case: Case, settings: Settings, options: RunOptions) -> Investig
         case = case.resolved()
         context = case.open(recorded=True)
     try:
-        spec = case_spec(case, context, settings, options)
+        with loading.in_force():
+            spec = case_spec(case, context, settings, options)
         found = launch(replace(spec, began=loading.started if case.place.server else None), settings)
     finally:
         context.store.close()

@@ -23,7 +23,7 @@ from sonde.contexts.files.about import shown_name
 from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop, heeding
 from sonde.core.canonical import hash_value, plural, sha256_text, shown_cost
-from sonde.core.deadline import Clock, SystemClock
+from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.events import Event, RunResumed, RunStarted
 from sonde.core.evidence import Citation, Excerpt, Reread
 from sonde.core.markdown_safety import line, quiet
@@ -203,11 +203,11 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
     if spec.schema is not None:
         spec = replace(spec, schema=load_schema(spec.schema))
     dataset_hash = ""
-    with suppress(
-        RunError, ToolFault
-    ):  # data that cannot be reached: the run itself fails at once, and its record says so
-        dataset_hash = spec.context.fingerprint()
-        dataset_hash = dataset_hash if spec.mask is None else spec.mask.keyed(dataset_hash)
+    reading = Deadline(spec.clock, spec.budget.max_wall_time_sec, started=spec.began)
+    # Data that cannot be reached, or not in time: the run itself fails at once, and its record says so.
+    with reading.in_force(), suppress(RunError, ToolFault):
+        plain = spec.context.fingerprint()
+        dataset_hash = plain if spec.mask is None else spec.mask.keyed(plain)
     registry = ToolRegistry(
         taught(spec.context.tools(), spec.profile),
         spec.engine.tools,

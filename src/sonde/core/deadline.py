@@ -80,10 +80,12 @@ class PatientClock:
 class Deadline:
     """A point in time that a run, a session or a call must not pass. `seconds=None` never expires. `stop` is the run's."""
 
-    def __init__(self, clock: Clock, seconds: float | None, *, stop: Stop | None = None) -> None:
+    def __init__(
+        self, clock: Clock, seconds: float | None, *, stop: Stop | None = None, started: float | None = None
+    ) -> None:
         self.clock = clock
         self.stop = stop or Stop()
-        self.started = clock.now()
+        self.started = clock.now() if started is None else started
         self.seconds = math.inf if seconds is None else seconds
         self._given_back = 0.0
         self._waits: list[tuple[float, float]] = []

@@ -27,6 +27,13 @@ BODIES = {
     "odt": ("content.xml", "<p>&a;</p>"),
 }
 
+SLOW = (
+    b'<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>'
+    + b"<w:p><w:r><w:t>a service</w:t></w:r></w:p>" * 40_000
+    + b"</w:body></w:document>"
+)
+"""Takes mammoth some seconds to read; a few kilobytes when packed."""
+
 
 def package(parts: dict[str, bytes]) -> bytes:
     file = io.BytesIO()
@@ -120,3 +127,15 @@ def test_a_sheet_that_says_it_is_enormous_does_not_fill_memory(victim: Victim) -
     told = ask(victim)
     assert "left out: service.xlsx" in told
     assert "too large a sheet" in told
+
+
+@pytest.mark.hostile_long
+def test_many_slow_documents_do_not_hold_a_run_each_for_its_own_time(victim: Victim) -> None:
+    for number in range(12):
+        victim.write(f"report-{number:02}.docx", package({"word/document.xml": SLOW}))
+    victim.write("notes.txt", "the service is payments\n")
+
+    done = victim.sonde("ask", "Which service?", ".", "--runs-dir", victim.own, "--max-wall-time-sec", "3")
+
+    assert done.returncode == 0, done.stderr
+    assert "(was not read: the run had to end)" in done.stdout

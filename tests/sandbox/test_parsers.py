@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from sonde.core.deadline import Deadline
 from sonde.sandbox.parser_process import (
     ANY_LAYER,
+    GRACE_S,
     ParserKind,
     ParserLimits,
     ParserProcess,
@@ -21,6 +23,7 @@ from sonde.sandbox.parser_process import (
     Refused,
     Unparsed,
 )
+from sonde.testing import FrozenClock
 
 KIND = ParserKind(module="bad_parser", batch=10)
 LIMITS = ParserLimits(cpu_s=30, memory=64 << 20, output_bytes=1 << 20)
@@ -76,6 +79,19 @@ def test_a_document_that_takes_too_long_is_given_up(parsers: Parsers) -> None:
     for act in ("loop", "sleep"):
         with pytest.raises(Unparsed, match=r"took longer than 0\.1 s to read"):
             read(parsers, b"", act, ParserLimits(cpu_s=0.1))
+
+    assert read(parsers, b"honest") == ["honest"]
+
+
+def test_after_the_end_of_a_run_all_its_documents_share_one_grace_and_then_none_is_started(parsers: Parsers) -> None:
+    run = Deadline(FrozenClock(), 0)
+    with run.in_force():
+        assert read(parsers, b"cited") == ["cited"]
+        run.overtime = GRACE_S
+        with pytest.raises(Unparsed, match="was still being read when the run had to end"):
+            read(parsers, b"", "sleep")
+        with pytest.raises(ParserUnavailable, match="was not read: the run had to end"):
+            read(parsers, b"honest")
 
     assert read(parsers, b"honest") == ["honest"]
 

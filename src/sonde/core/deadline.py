@@ -87,6 +87,8 @@ class Deadline:
         self.stop = stop or Stop()
         self.started = clock.now() if started is None else started
         self.seconds = math.inf if seconds is None else seconds
+        self.overtime = 0.0
+        """Seconds for which documents were read although the run was over."""
         self._given_back = 0.0
         self._waits: list[tuple[float, float]] = []
         self._lock = threading.Lock()
@@ -102,6 +104,10 @@ class Deadline:
     def expired(self) -> bool:
         """True when nothing is left."""
         return self.remaining() <= 0.0
+
+    def is_over(self) -> bool:
+        """True when nothing is left, or the run was told to stop."""
+        return self.expired() or self.stop.is_set()
 
     def add(self, seconds: float) -> None:
         """Give the last `seconds` back: they were waiting. Waits that overlap, in parallel calls, count once."""

@@ -40,7 +40,7 @@ LOOK_S = 0.05
 WALL_FOR_CPU = 6
 """A parser that gets no processor, or waits, is given this many times its limit before it is killed."""
 GRACE_S = 2.0
-"""What a document may take although its run is over: the last citations are read again at the end."""
+"""What all documents together may take although their run is over: the last citations are read again at the end."""
 MEMORY_SLACK = 64 << 20
 KEPT_WARM = 2
 ANY_LAYER = "any layer"
@@ -56,7 +56,7 @@ class Refused(Unparsed):
 
 
 class ParserUnavailable(Unparsed):
-    """No parser for it can be started here: its package is not installed, or this machine cannot confine it."""
+    """No parser is started for it: its package is not installed, this machine cannot confine it, or the run is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +156,7 @@ class ParserProcess:
             raise self._died() from None
         while True:
             kind, data = self._receive(clock, limits.record_bytes)
+            clock.count()
             if kind == RECORD:
                 said += len(data)
                 if said > limits.output_bytes:
@@ -254,18 +255,25 @@ class _Clock:
             self._waited, self._cpu_before = 0.0, cpu_seconds(self._pid)
         self._since = self._looked = now
 
+    def count(self) -> None:
+        """Add the time since the last look; after the end of the run it is taken from the grace of all documents."""
+        now = time.monotonic()
+        self._waited += now - self._since
+        if self._run is not None and self._run.is_over():
+            self._run.overtime += now - self._since
+        self._since = now
+
     def check(self) -> None:
         """Unparsed if it is over a limit; looks at the process only now and then."""
         now = time.monotonic()
         if now - self._looked < LOOK_S:
             return
         self._looked = now
-        self._waited += now - self._since
-        self._since = now
+        self.count()
         cpu = cpu_seconds(self._pid) - self._cpu_before
         if cpu > self._cpu_s or self._waited > self._cpu_s * WALL_FOR_CPU:
             raise Unparsed(f"took longer than {self._cpu_s:g} s to read")
-        if self._run is not None and self._waited > GRACE_S and (self._run.expired() or self._run.stop.is_set()):
+        if self._run is not None and self._run.is_over() and max(self._waited, self._run.overtime) > GRACE_S:
             raise Unparsed("was still being read when the run had to end")
         if held_bytes(self._pid) > self._memory + MEMORY_SLACK:
             raise Unparsed(f"needs more than {self._memory >> 20} MiB of memory to read")
@@ -289,6 +297,9 @@ class Parsers:
         without: str,
     ) -> Generator[bytearray]:
         """The records of a document, given as an open descriptor or as bytes; Unparsed says why there are none, or no more."""
+        run = deadline_in_force()
+        if run is not None and run.is_over() and run.overtime > GRACE_S:
+            raise ParserUnavailable("was not read: the run had to end")
         with contextlib.ExitStack() as stack:
             if isinstance(source, bytes):
                 if hasattr(os, "memfd_create"):

@@ -225,6 +225,22 @@ def test_neither_address_nor_token_nor_key_is_in_messages_or_state(post: Post) -
 
 
 @pytest.mark.parametrize(
+    "part", ["T0P-s3cret-path", "LASTSEGMENT", "query-value-1", "an other+value", "an+other%2Bvalue", "bare-query-word"]
+)
+def test_no_part_of_the_address_that_the_receiver_repeats_is_in_messages_or_state(post: Post, part: str) -> None:
+    more = "/LASTSEGMENT?key=query-value-1&more=an+other%2Bvalue&bare-query-word"
+    with Receiver(Reply(400, body=f"no hook {part} here".encode())) as receiver:
+        with messenger(post, receiver.url + more) as (told, said):
+            fail(post, STOCK)
+            told.tell()
+        left = b"".join(path.read_bytes() for path in post.folder.glob(f"{FILE}*"))
+
+    assert "400: no hook" in said[0]
+    assert part not in said[0]
+    assert part.encode() not in left
+
+
+@pytest.mark.parametrize(
     ("text", "shape"),
     [
         ("https://hooks.slack.com/services/T/B/x", "slack"),

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from typing import Any, Literal, Self, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 import httpx2
 
@@ -258,9 +258,10 @@ class Messenger:
             headers = {"authorization": f"Bearer {target.token}"} if target.token else {}
             parts = urlsplit(target.url)
             self._path = f"{parts.path}?{parts.query}" if parts.query else parts.path or "/"
-            self._client = TraceClient(
-                "the receiver", target.name, headers=headers, secrets=[self._path, target.token], timeout_s=SEND_S
-            )
+            asked = [each.partition("=")[2] or each for each in re.split("[&;]", parts.query)]
+            pieces = [*parts.path.split("/"), *asked]  # a receiver may repeat any of them in what it answers
+            hidden = [self._path, target.token, *pieces, *map(unquote_plus, pieces)]
+            self._client = TraceClient("the receiver", target.name, headers=headers, secrets=hidden, timeout_s=SEND_S)
         with state.transaction():
             if not state.recall("told"):  # what happened before there was anybody to tell is on the page
                 state.remember("told", int(state.one("SELECT coalesce(max(id), 0) FROM happenings")))

@@ -6,11 +6,19 @@ import json
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trace_samples import TRACE, Json, raw_span, store_of, write_lines
 
-from sonde.contexts.traces.attributes import MAX_ATTRIBUTES, MAX_DEPTH, MAX_GAPS, MAX_VALUE_CHARS
+from sonde.contexts.traces.attributes import (
+    MAX_ATTRIBUTES,
+    MAX_DEPTH,
+    MAX_GAPS,
+    MAX_KEY_CHARS,
+    MAX_VALUE_CHARS,
+    canonical_attributes,
+)
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.prefilter import prefilter
@@ -145,6 +153,52 @@ def test_gaps_of_deep_tables_under_a_long_name_are_few_and_short(tmp_path: Path)
     assert max(map(len, gaps)) < 300
     assert "nested deeper than 40 levels" in gaps[0]
     assert gaps[-1] == "more attributes were cut or left out than are listed here"
+
+
+class _CountedTable(dict[str, Any]):
+    """A table that counts how many of its items are looked at."""
+
+    seen = 0
+
+    def items(self) -> Any:
+        for item in super().items():
+            self.seen += 1
+            yield item
+
+
+def test_a_full_table_ends_the_walk_and_says_so_once() -> None:
+    wide = _CountedTable({f"key{number}": number for number in range(MAX_ATTRIBUTES * 2)})
+    row = _CountedTable({"x": 1})
+
+    table, gaps = canonical_attributes({"wide": wide, "rows": [row], "late": "text"})
+
+    assert wide.seen <= MAX_ATTRIBUTES + 2
+    assert row.seen == 0
+    assert len(table) == MAX_ATTRIBUTES
+    assert gaps == [f"attributes were left out beyond the first {MAX_ATTRIBUTES}"]
+
+
+class _CountedName(str):
+    """A name that counts how often all of it is copied into a longer one."""
+
+    __slots__ = ("copies",)
+    copies: int
+
+    def __format__(self, spec: str) -> str:
+        self.copies += 1
+        return super().__format__(spec)
+
+
+def test_a_long_name_is_cut_before_the_names_below_it_are_made() -> None:
+    name = _CountedName("n" * 100_000)
+    name.copies = 0
+
+    table, gaps = canonical_attributes({name: {f"leaf{number}": {"x": number} for number in range(300)}})
+
+    assert name.copies == 0
+    assert table == {"n" * MAX_KEY_CHARS: 299}
+    assert len(gaps) == MAX_GAPS + 1
+    assert "was cut to 1000 characters" in gaps[0]
 
 
 def test_numbers_that_are_no_json_numbers_are_kept_as_text(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ class _Flat:
 
     def add(self, key: str, value: Any, depth: int = 0) -> None:
         """Put one value, however deep, under its dotted key."""
+        key = key[: MAX_KEY_CHARS + 1]  # one more than is kept, by which `_set` knows that it was cut
         match value:
             case None:
                 return
@@ -67,12 +68,16 @@ class _Flat:
                 self._set(key, f"[nested {type(cast('Any', value)).__name__} left out]")
             case Mapping():
                 for name, item in cast("Mapping[Any, Any]", value).items():
+                    if self.full:
+                        return
                     self.add(f"{key}.{name}", item, depth + 1)
             case list() | tuple():
                 items = list(cast("Iterable[Any]", value))
                 if not any(isinstance(item, Mapping) for item in items):
                     self._set(key, _plain(items))
                 for index, item in enumerate(items):
+                    if self.full:
+                        return
                     if isinstance(item, Mapping):
                         self.add(f"{key}.{index}", item, depth + 1)
             case _:

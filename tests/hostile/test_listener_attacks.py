@@ -108,6 +108,17 @@ def test_a_body_of_unclear_length_is_refused(tmp_path: Path, words: bytes) -> No
         assert post(port, body())[0] == 200
 
 
+def test_a_body_in_more_chunks_than_allowed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = body()
+    monkeypatch.setattr(listener, "CHUNKS", len(whole))
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in whole)
+    with listening(tmp_path) as port:
+        for blank, status in ((b"", b" 200 "), (b"1\r\n \r\n", b" 413 ")):
+            words = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + blank + b"0\r\n\r\n"
+            assert status in say(port, words).split(b"\r\n")[0]
+        assert post(port, body())[0] == 200
+
+
 def test_requests_that_drip_are_ended_and_others_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "REQUEST_S", 0.5)
     monkeypatch.setattr(listener, "CONNECTIONS", 6)

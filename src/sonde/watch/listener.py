@@ -39,6 +39,7 @@ PORT = 4318
 BODY_BYTES = 64 * 1024 * 1024
 UNPACKED_BYTES = 64 * 1024 * 1024
 BODIES_BYTES = 160 * 1024 * 1024
+CHUNKS = 200_000  # of one body
 CONNECTIONS = 128
 IDLE_S = 120.0
 REQUEST_S = 30.0
@@ -379,40 +380,42 @@ class _OtlpExchange(BaseHTTPRequestHandler):
             raise RefusedRequest(HTTPStatus.BAD_REQUEST, "the Content-Length is missing or no number")
         if int(lengths[0]) > BODY_BYTES:
             raise _too_large()
-        return self._exactly(int(lengths[0]), room)
+        body = bytearray()
+        self._read_onto(body, int(lengths[0]), room)
+        return bytes(body)
 
-    def _exactly(self, size: int, room: _Room) -> bytes:
-        """So many bytes. Memory is taken as they come, not as they are announced."""
-        parts: list[bytes] = []
+    def _read_onto(self, body: bytearray, size: int, room: _Room) -> None:
+        """So many bytes more. Memory is taken as they come, not as they are announced."""
         while size > 0:
             part = self.rfile.read1(min(size, _BLOCK))
             if not part:
                 raise ConnectionAbortedError("the client hung up within the body")
             self._taken += len(part)
             room.take(len(part))
-            parts.append(part)
+            body += part
             size -= len(part)
-        return b"".join(parts)
 
     def _chunks(self, room: _Room) -> bytes:
-        parts: list[bytes] = []
-        total = 0
-        while True:
+        body = bytearray()
+        for _ in range(CHUNKS + 1):
             line = self.rfile.readline(1024).partition(b";")[0].strip()
             if not 0 < len(line) <= 8 or not all(digit in b"0123456789abcdefABCDEF" for digit in line):
                 raise RefusedRequest(HTTPStatus.BAD_REQUEST, "a chunk has no size")
             size = int(line, 16)
-            total += size
-            if total > BODY_BYTES:
+            if len(body) + size > BODY_BYTES:
                 raise _too_large()
             if size == 0:
                 break
-            parts.append(self._exactly(size, room))
+            self._read_onto(body, size, room)
             if self.rfile.readline(3) != b"\r\n":
                 raise RefusedRequest(HTTPStatus.BAD_REQUEST, "a chunk is longer than its size")
+        else:
+            raise RefusedRequest(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {CHUNKS:,} chunks: send larger ones"
+            )
         for _ in range(100):  # lines after the last chunk, which say nothing here
             if self.rfile.readline(8192) in (b"\r\n", b"\n", b""):
-                return b"".join(parts)
+                return bytes(body)
         raise RefusedRequest(HTTPStatus.BAD_REQUEST, "too many lines after the last chunk")
 
     def _unpacked(self, sent: bytes, room: _Room) -> bytes:

@@ -10,7 +10,7 @@ from trace_cases import LLM, ROOT, TRACE, calm_trace, model, options, span, writ
 
 import sonde
 from sonde.contexts.configs import ConfigSnapshots
-from sonde.contexts.controls import ControlsLibrary
+from sonde.contexts.controls import ControlsLibrary, TraceScope
 from sonde.contexts.files import FilesContext
 from sonde.engines.pages import incident_page
 from sonde.engines.reports import IncidentDossier
@@ -40,6 +40,41 @@ def test_patterns_that_are_no_list_are_refused_and_not_taken_letter_by_letter(tm
 
     with pytest.raises(ConfigError, match="list of regular expressions"):
         load_taxonomy(path)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [
+        ([rf"\pL{{200}}{number}" for number in range(100)], r"pattern '\\pL{200}0' is too large"),
+        ([rf"\pL{{20}}{number}" for number in range(100)], "is too large, with those before it"),
+        ([f"word {number}" for number in range(201)], "pattern 'word 200' is one too many"),
+        (["ok", "[^x]|" * 10_000], "is too long"),
+        ([rf"\pL{{1000}}{number}" for number in range(100)], r"pattern '\\pL{1000}0' is not RE2"),
+    ],
+)
+def test_patterns_that_take_too_much_together_are_refused_in_one_line(
+    tmp_path: Path, patterns: list[str], said: str
+) -> None:
+    taxonomy, controls = tmp_path / "t.yaml", tmp_path / "c.yaml"
+    two = [{"name": "A", "patterns": patterns[:50]}, {"name": "B", "patterns": patterns[50:]}]
+    taxonomy.write_text(json.dumps({"name": "mine", "categories": [{"definition": "d", **each} for each in two]}))
+    controls.write_text(control("A", more=f"  violation_patterns: {json.dumps(patterns)}\n"))
+
+    for load in (lambda: load_taxonomy(taxonomy), lambda: ControlsLibrary.load(controls)):
+        with pytest.raises(ConfigError) as raised:
+            load()
+        assert said in raised.value.message
+        assert "\n" not in raised.value.message
+        assert len(raised.value.message) < 400
+
+
+def test_a_file_of_many_ordinary_patterns_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    patterns = [rf"\bword{number}\b.{{0,40}}(secret|token)\s*[:=]" for number in range(200)]
+    path.write_text(control("A", more=f"  violation_patterns: {json.dumps(patterns)}\n"))
+
+    (found,) = ControlsLibrary.load(path).select("mine", TraceScope())
+    assert found.violations("Word199 has the Token: x") == ["Word199 has the Token:"]
 
 
 def test_categories_in_any_script_are_told_apart(tmp_path: Path) -> None:

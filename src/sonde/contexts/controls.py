@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
 from sonde.contexts.yaml_text import composed, plain
-from sonde.core.patterns import compiled
+from sonde.core.patterns import PatternAllowance, compiled
 from sonde.disk import below, open_exactly, read_whole
 from sonde.errors import ConfigError, ToolFault
 
@@ -43,11 +43,9 @@ def _listed(value: Any) -> Any:
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else (value,) if value else ()
 
 
-def _re2(pattern: str) -> str:
-    try:
-        compiled(pattern, any_case=True)
-    except ValueError as broken:
-        raise ValueError(f"pattern {pattern!r} is not RE2: {broken}") from None
+def _re2(pattern: str, info: ValidationInfo) -> str:
+    allowance = cast("PatternAllowance | None", info.context) or PatternAllowance()
+    allowance.compiled(pattern)
     return pattern
 
 
@@ -198,6 +196,7 @@ def parse_controls(text: str, source: str) -> list[Control]:
     else:
         raise ConfigError(f"{source}:1: a control file is a list of controls, one control, or {{controls: [...]}}")
     controls: list[Control] = []
+    allowance = PatternAllowance()
     for node in nodes:
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{source}:{_line(node)}: a control is a mapping of fields")
@@ -205,7 +204,7 @@ def parse_controls(text: str, source: str) -> list[Control]:
             data = cast("dict[str, Any]", plain(node))
             version = data.pop("version", None)  # the other name of controls_version
             data["controls_version"] = str(data.get("controls_version", version) or "")  # YAML reads 1 and 2026-11-01
-            controls.append(Control.model_validate(data))
+            controls.append(Control.model_validate(data, context=allowance))
         except yaml.MarkedYAMLError as broken:
             raise ConfigError(f"{source}:{_line(node)}: not plain data: {broken.problem}") from None
         except ValidationError as broken:

@@ -5,11 +5,15 @@ A typed interface to the re2 module. RE2 has neither look-around nor back-refere
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import re2
 
 _re2 = cast("Any", re2)
+MOST_PATTERNS = 200  # in one file
+MOST_CHARS = 30_000  # of all patterns of a file: classes such as [^\pL] cost memory even where their program is small
+MOST_INSTRUCTIONS = 200_000  # of all their programs; those that come with Sonde have 20,000
 
 
 class PatternMatch(Protocol):
@@ -47,6 +51,38 @@ def compiled(source: str, *, by_line: bool = False, any_case: bool = False) -> P
     except _re2.error as error:
         said = error.args[0] if error.args else b"?"
         raise ValueError(said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)) from None
+
+
+@dataclass(slots=True)
+class PatternAllowance:
+    r"""What all patterns of one file may take: `\pL{200}` is short, but a hundred of them cost seconds and hundreds of megabytes."""
+
+    patterns: int = MOST_PATTERNS
+    chars: int = MOST_CHARS
+    instructions: int = MOST_INSTRUCTIONS
+
+    def compiled(self, source: str) -> Pattern:
+        """The next pattern, in any case. ValueError names it and says what RE2 does not accept or which limit is passed."""
+        shown = f"pattern {source!r:.80}"
+        self.patterns -= 1
+        self.chars -= len(source)
+        if self.patterns < 0:
+            raise ValueError(f"{shown} is one too many: a file may have {MOST_PATTERNS} patterns")
+        if self.instructions < 0:  # pydantic goes on after the first mistake
+            raise ValueError(f"{shown} comes after one that is refused")
+        if self.chars < 0:
+            raise ValueError(f"{shown} is too long: the patterns of a file may have {MOST_CHARS:,} characters together")
+        try:
+            found = compiled(source, any_case=True)
+        except ValueError as broken:
+            self.instructions = -1
+            raise ValueError(f"{shown} is not RE2: {broken}") from None
+        self.instructions -= int(cast("Any", found).programsize)
+        if self.instructions < 0:
+            raise ValueError(
+                f"{shown} is too large, with those before it: a repeated class such as \\pL{{200}} is costly"
+            )
+        return found
 
 
 def escaped(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, cast
 import yaml
 
 from sonde.contexts.yaml_text import composed, plain
-from sonde.core.patterns import Pattern, compiled
+from sonde.core.patterns import Pattern, PatternAllowance
 from sonde.disk import open_exactly, read_whole
 from sonde.errors import ConfigError
 
@@ -96,6 +96,7 @@ def _parse(text: str, source: str) -> Taxonomy:
                 f"{source}: a taxonomy has a name and a list of categories, each with name and definition"
             )
     categories: dict[str, Category] = {}
+    allowance = PatternAllowance()
     for item in items:
         match item:
             case {"name": str(label), "definition": str(definition), **more} if label.strip():
@@ -108,7 +109,7 @@ def _parse(text: str, source: str) -> Taxonomy:
         if not isinstance(given, list):
             raise ConfigError(f"{where}: patterns is a list of regular expressions, not {given!r:.80}")
         try:
-            patterns = tuple(compiled(str(each), any_case=True) for each in cast("list[Any]", given))
+            patterns = tuple(allowance.compiled(str(each)) for each in cast("list[Any]", given))
         except ValueError as error:
             message = f"{where}: patterns is a list of regular expressions as RE2 takes them: {error}"
             raise ConfigError(message) from None

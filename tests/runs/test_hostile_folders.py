@@ -20,9 +20,11 @@ from sonde.api.settings import Settings
 from sonde.core.events import RunStarted
 from sonde.errors import ConfigError
 from sonde.runs.export import export_run, journal_bytes, unpack_run
+from sonde.runs.journal import MAX_ITEMS, JournalUnreadable, chain, ending, sum_of
 from sonde.runs.rundir import RunDir, run_ids
 from sonde.testing import ScriptedModel
 from sonde.viewer import export_html
+from sonde.viewer.stream import RunStream
 
 
 @pytest.fixture
@@ -84,6 +86,47 @@ def test_an_export_does_not_take_along_what_a_link_in_the_folder_points_at(
     with pytest.raises(ConfigError, match="is a link"):
         export_run(run, tmp_path / "out.tar.gz", redact=redact)
     assert not (tmp_path / "out.tar.gz").exists()
+
+
+SWOLLEN = b"[" + b"[]," * MAX_ITEMS + b"[]]"
+
+
+def test_a_journal_line_of_millions_of_values_is_refused_before_it_fills_the_memory(
+    run: RunDir, tmp_path: Path
+) -> None:
+    events = run.events()
+    said = msgspec.structs.replace(events[-1], output="SWOLLEN")
+    body = msgspec.json.encode(said).replace(b'"SWOLLEN"', SWOLLEN)[:-1]
+    before = journal_bytes(events[:-1])
+    run.journal_path.write_bytes(before + body + ending(chain(sum_of(before.splitlines()[-1]), body)))
+
+    with pytest.raises(JournalUnreadable, match="values; no run is so large"):
+        run.events()
+    with pytest.raises(ConfigError, match="values; no run is so large"):
+        export_run(run, tmp_path / "out")
+    assert RunStream(run.path).news()["tampered_line"] == len(events)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "result.json", "run_record.json"])
+def test_an_import_with_millions_of_values_is_refused_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    contents = {"events.jsonl": b"{}\n", name: SWOLLEN}
+    manifest = {"run_id": "x", "files": {each: hashlib.sha256(data).hexdigest() for each, data in contents.items()}}
+    with tarfile.open(tmp_path / "one.tar.gz", "w:gz", compresslevel=1) as packed:
+        for each, data in {"export.json": json.dumps(manifest).encode(), **contents}.items():
+            member = tarfile.TarInfo(f"x/{each}")
+            member.size = len(data)
+            packed.addfile(member, io.BytesIO(data))
+
+    with pytest.raises(ConfigError, match=f"{name} in .* holds more than"):
+        unpack_run(tmp_path / "one.tar.gz", tmp_path / "runs")
+    assert not run_ids(tmp_path / "runs")
+
+
+def test_a_record_of_millions_of_values_is_refused(run: RunDir) -> None:
+    (run.path / "run_record.json").write_bytes(b'{"gaps":' + SWOLLEN + b"}")
+
+    with pytest.raises(JournalUnreadable, match="holds more than"):
+        run.record()
 
 
 def test_a_pipe_in_place_of_a_journal_is_no_run_and_holds_nobody_up(tmp_path: Path) -> None:

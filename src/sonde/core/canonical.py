@@ -51,10 +51,10 @@ def jsonable(value: Any) -> Any:
             return repr(value)
 
 
-def has_too_many_items(document: bytes | bytearray) -> bool:
+def has_too_many_items(document: bytes | bytearray, most: int = MAX_JSON_ITEMS) -> bool:
     """Whether a JSON text would take hundreds of megabytes when it is decoded: 30 MB of `[],` take 800. Linear."""
     signs = (b",", b"[", b"{")
-    if sum(document.count(sign) for sign in signs) <= MAX_JSON_ITEMS:
+    if sum(document.count(sign) for sign in signs) <= most:
         return False
     found = end = 0
     for text in _STRINGS.finditer(
@@ -62,9 +62,9 @@ def has_too_many_items(document: bytes | bytearray) -> bool:
     ):  # what is between two strings; a copy without them would take hundreds of megabytes itself
         found += sum(document.count(sign, end, text.start()) for sign in signs)
         end = text.end()
-        if found > MAX_JSON_ITEMS:
+        if found > most:
             return True
-    return found + sum(document.count(sign, end) for sign in signs) > MAX_JSON_ITEMS
+    return found + sum(document.count(sign, end) for sign in signs) > most
 
 
 def clip(text: str, limit: int) -> str:

@@ -21,7 +21,7 @@ from sonde.core.record import moment
 from sonde.core.usage import Usage, used_by
 from sonde.disk import open_plain
 from sonde.errors import ConfigError
-from sonde.runs.journal import MAX_LINE, MAX_RECORD, JournalUnreadable, is_being_written, read_journal
+from sonde.runs.journal import MAX_LINE, MAX_RECORD, JournalUnreadable, bounded, is_being_written, read_journal
 from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, Places, places_of, run_ids
 
 OUTCOME = 200
@@ -138,7 +138,7 @@ def summarise(path: Path) -> RunSummary:
     running = is_being_written(path / JOURNAL)
     try:
         with open_plain(path / RECORD) as file:
-            head = _heads.decode(file.read(MAX_RECORD))
+            head = _heads.decode(bounded(file.read(MAX_RECORD)))
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
         head = None
     if head is not None:
@@ -163,7 +163,7 @@ def summarise(path: Path) -> RunSummary:
         )
     try:
         with open_plain(path / JOURNAL) as file:
-            start = _starts.decode(file.readline(MAX_LINE))
+            start = _starts.decode(bounded(file.readline(MAX_LINE)))
     except (OSError, msgspec.MsgspecError, RecursionError):
         return RunSummary(run_id=path.name, path=path, status="running" if running else "unreadable")
     usage = Usage()

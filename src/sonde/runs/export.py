@@ -22,7 +22,7 @@ from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, RunStarted, as_di
 from sonde.core.redaction import encodable, redact_text, redact_value
 from sonde.disk import read_plain
 from sonde.errors import ConfigError
-from sonde.runs.journal import chain, ending
+from sonde.runs.journal import bounded, chain, ending
 from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, SUMMARY, RunDir, fold, pretty_json, write_atomically
 
 MANIFEST = "export.json"
@@ -50,7 +50,10 @@ def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path
         clean = redact_events(events)
         for name, data in content.items():
             if name == RESULT:
-                content[name] = pretty_json(redact_value(msgspec.json.decode(data)))
+                try:
+                    content[name] = pretty_json(redact_value(msgspec.json.decode(bounded(data))))
+                except (msgspec.DecodeError, RecursionError) as error:
+                    raise ConfigError(f"{run.path / name} is not the result of a run: {error}") from None
             elif name not in (JOURNAL, RECORD):
                 content[name] = redact_text(data.decode("utf-8", "replace")).encode()
         content[JOURNAL] = journal_bytes(clean)
@@ -121,12 +124,18 @@ def unpack_run(source: str | Path, runs_dir: str | Path) -> RunDir:
     if MANIFEST not in content or JOURNAL not in content:
         raise ConfigError(f"{source} is not an exported run: it has no {MANIFEST} or no {JOURNAL}")
     try:
-        manifest = msgspec.json.decode(content.pop(MANIFEST), type=_Manifest)
+        manifest = msgspec.json.decode(bounded(content.pop(MANIFEST)), type=_Manifest)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{source} is not an exported run: its {MANIFEST} cannot be read ({error})") from None
     for name in {**manifest.files, **content}:
         if hashlib.sha256(content.get(name, b"")).hexdigest() != manifest.files.get(name):
             raise ConfigError(f"{name} in {source} does not have the hash of its manifest: the file was changed")
+        try:
+            data = content.get(name, b"")
+            for part in io.BytesIO(data) if name == JOURNAL else [data]:
+                bounded(part)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{name} in {source} is not of a run: {error}") from None
     # A plain name in the runs folder: no path, nothing hidden, nothing that looks like an option or moves a cursor.
     last = manifest.run_id.rpartition("/")[2]
     plain = "".join("_" if unicodedata.category(each)[0] == "C" else each for each in last).lstrip(".-")[:200]

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from sonde.core.canonical import MAX_JSON_ITEMS, has_too_many_items
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, ModelReplied, RunStarted, decode, encode
 from sonde.core.redaction import clean_value, encodable, rewrite_text, secret_forms
 from sonde.disk import PRIVATE, lock, open_plain, read_at, sync
@@ -31,6 +32,8 @@ Place = tuple[int, int]
 LOCK_ATTEMPTS = 20
 MAX_LINE = 256 * 1024 * 1024  # no event comes near it; without it a file of zeros would be read into memory
 MAX_RECORD = 64 * 1024 * 1024
+MAX_ITEMS = 2 * MAX_JSON_ITEMS
+"""Values in a line or file. A block of code may return a value of two million parts, and the line that holds it says more than that."""
 _SUM_DIGITS = 16
 _TAIL = len(b',"sum":"') + _SUM_DIGITS + len(b'"}')
 
@@ -192,6 +195,10 @@ def read_journal(path: str | Path) -> JournalContents:
                     return JournalContents(
                         events=events, torn=torn, tampered_line=tampered, sum=sum_so_far, sound_bytes=sound
                     )
+                if has_too_many_items(body, MAX_ITEMS):
+                    raise JournalUnreadable(
+                        f"line {number} of {path} holds more than {MAX_ITEMS:,} values; no run is so large"
+                    )
                 try:
                     event = decode(body + b"}")
                 except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -220,9 +227,16 @@ def sum_of(line: bytes) -> str:
     return line[-_SUM_DIGITS - 2 : -2].decode("ascii", "replace")
 
 
+def bounded(document: bytes) -> bytes:
+    """A JSON text of a run folder before it is decoded; DecodeError if it holds so many values that they would fill the memory."""
+    if has_too_many_items(document, MAX_ITEMS):
+        raise msgspec.DecodeError(f"it holds more than {MAX_ITEMS:,} values")
+    return document
+
+
 def _is_json(line: bytes) -> bool:
     try:
-        msgspec.json.decode(line)
+        msgspec.json.decode(bounded(line))
     except (msgspec.DecodeError, RecursionError):
         return False
     return True

@@ -33,6 +33,7 @@ from sonde.runs.journal import (
     Journal,
     JournalContents,
     JournalUnreadable,
+    bounded,
     is_being_written,
     read_journal,
     refuse_newer,
@@ -127,14 +128,14 @@ class RunDir:
     def _mark(self, key: bytes) -> str:
         with open_plain(self.journal_path) as file:
             line = file.readline(MAX_LINE)
-        msgspec.json.decode(line, type=RunStarted)  # anything else in its place says nothing about the run
+        msgspec.json.decode(bounded(line), type=RunStarted)  # anything else in its place says nothing about the run
         return hmac.new(key, line, hashlib.sha256).hexdigest()
 
     def mask(self) -> dict[str, Any] | None:
         """What a masked run says about its placeholders; None if people's data is not behind any here."""
         try:
             with open_plain(self.journal_path) as file:
-                return msgspec.json.decode(file.readline(MAX_LINE), type=RunStarted).settings.get("mask")
+                return msgspec.json.decode(bounded(file.readline(MAX_LINE)), type=RunStarted).settings.get("mask")
         except (OSError, msgspec.MsgspecError, RecursionError):
             return None
 
@@ -145,7 +146,7 @@ class RunDir:
             return fold(self.read().events)
         try:
             with open_plain(path) as file:
-                data = msgspec.json.decode(file.read(MAX_RECORD), type=dict[str, Any])
+                data = msgspec.json.decode(bounded(file.read(MAX_RECORD)), type=dict[str, Any])
             refuse_newer(str(data.get("schema_version", "0")), path)
             return RunRecord.model_validate(data)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:

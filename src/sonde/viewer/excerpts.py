@@ -38,6 +38,7 @@ from sonde.core.canonical import clip, sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt, pointers
 from sonde.disk import AnyPath, below, secret_reason
 from sonde.errors import SondeError
+from sonde.runs.journal import bounded
 
 LONGEST_PATH = 4096
 LARGEST_FILE = 64 << 20
@@ -157,7 +158,7 @@ def shown_trace(
 def kept_trace(text: str | None) -> KeptTrace:
     """What a run has kept of a server; nothing, if something else lies there: a folder may be a stranger's."""
     with suppress(msgspec.MsgspecError, RecursionError):
-        return msgspec.json.decode(text or "{}", type=KeptTrace)
+        return msgspec.json.decode(bounded((text or "{}").encode()), type=KeptTrace)
     return KeptTrace()
 
 

@@ -19,7 +19,7 @@ import msgspec
 from sonde.core.canonical import clip
 from sonde.core.trajectory import preview
 from sonde.disk import open_plain, read_at
-from sonde.runs.journal import MAX_LINE, checked, is_being_written, refuse_newer, sum_of
+from sonde.runs.journal import MAX_LINE, bounded, checked, is_being_written, refuse_newer, sum_of
 from sonde.runs.rundir import JOURNAL, NoSuchRun
 
 TEXT = 300
@@ -127,7 +127,7 @@ class RunStream:
         event: dict[str, Any] | None = None
         with suppress(msgspec.DecodeError, RecursionError):
             if checked(self._read.sum, line) is not None:
-                event = msgspec.json.decode(line, type=dict[str, Any])
+                event = msgspec.json.decode(bounded(line), type=dict[str, Any])
         if event is None:
             self._read.tampered_line = len(self._slim) + 1
             return False

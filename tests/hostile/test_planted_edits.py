@@ -58,6 +58,9 @@ STARTERS = [
     *("mise.local.toml", ".mise.toml", ".config/mise/config.toml", ".pnp.cjs", ".pnp.loader.mjs", "binding.gyp"),
     *(".mvn/jvm.config", ".pylintrc", "env/lib/x.py", ".pixi/envs/x", ".bashrc", ".zshrc", ".profile", ".gitconfig"),
     *(
+        ".bash_logout",
+        ".config/autostart/x.desktop",
+        ".gradle/init.gradle",
         ".zshenv",
         ".bash_profile",
         ".Rprofile",

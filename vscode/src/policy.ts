@@ -30,6 +30,8 @@ const STARTS_PROGRAMS = [
   ...[".git-hooks", ".pre-commit-config.yml", "prek.toml", ".simple-git-hooks*", "simple-git-hooks*"],
   ...[".pnp.cjs", ".pnp.loader.mjs", "binding.gyp", "mise.*.toml", ".config/mise", ".pixi", ".pylintrc", "env/lib"],
   ...[".bashrc", ".zshrc", ".profile", ".gitconfig"],
+  ...[".bash_logout", ".zlogout", ".login", ".kshrc", ".xsession", ".xsessionrc", ".psqlrc", ".sqliterc"],
+  ...[".sbclrc", ".emacs.el", ".doom.d", ".config/git", ".config/autostart", ".config/systemd", ".gradle"],
   ...[".bash_profile", ".bash_login", ".bash_aliases", ".zshenv", ".zprofile", ".zlogin", ".cshrc", ".tcshrc", ".inputrc", ".xprofile", ".xinitrc"],
   ...[".tmux.conf", ".screenrc", ".config/fish", ".config/nvim", ".vim", ".emacs", ".lazy.lua", ".rprofile", ".ghci", ".pdbrc", ".irbrc"],
   ...[".pryrc", ".iex.exs", ".ocamlinit", ".octaverc", ".ipython", ".gdbearlyinit", ".bazelrc", ".bundle", ".autoenv", ".openhands", ".hooks"],

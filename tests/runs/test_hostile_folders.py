@@ -129,6 +129,12 @@ def test_a_record_of_millions_of_values_is_refused(run: RunDir) -> None:
         run.record()
 
 
+def test_a_summary_that_is_a_hole_of_terabytes_is_not_shown(run: RunDir) -> None:
+    os.truncate(run.path / "summary.md", 3 << 40)
+
+    assert run.text("summary.md") is None
+
+
 def test_a_pipe_in_place_of_a_journal_is_no_run_and_holds_nobody_up(tmp_path: Path) -> None:
     (tmp_path / "runs/odd").mkdir(parents=True)
     os.mkfifo(tmp_path / "runs/odd/events.jsonl")

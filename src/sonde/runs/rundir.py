@@ -155,10 +155,9 @@ class RunDir:
             raise JournalUnreadable(f"{path} cannot be read: {error.strerror}") from None
 
     def text(self, name: str) -> str | None:
-        """A page of the run such as summary.md; None if there is none, or a link or device is in its place."""
+        """A page of the run such as summary.md; None if there is none, it is too large, or a link or device is in its place."""
         try:
-            with open_plain(self.path / name) as file:
-                return file.read(MAX_RECORD).decode("utf-8", "replace")
+            return read_plain(self.path / name, MAX_RECORD).decode("utf-8", "replace")
         except OSError:
             return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import threading
 from dataclasses import replace
@@ -154,6 +155,30 @@ def test_ask_follows_up_on_an_earlier_run_of_this_folder_only(
     assert first.structured_content["status"] == again.structured_content["status"] == "succeeded"
     assert "Which service?" in str(model.requests[0].messages)
     assert refused.is_error and "4242" not in refused.content[0].text
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_ask_follows_no_run_that_continues_one_of_another_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, *, kept: bool
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "salary.txt"
+    elsewhere.write_text("the salary is 4242\n")
+    model = ScriptedModel(
+        ["```python\nsalary = read_file('salary.txt')\n```", "```python\nFINAL('x [salary.txt:1]')\n```"]
+    )
+    first = ask("What is it?", elsewhere, model=model, settings=settings(folder))
+    again = ScriptedModel([READ, FINISH])
+    second = ask("And here?", folder / "notes.txt", model=again, continue_from=first.run_dir, settings=settings(folder))
+    assert first.run_dir is not None and second.run_dir is not None
+    if not kept:
+        shutil.rmtree(first.run_dir)
+    client = ScriptedModel(["```python\nprint(salary)\n```", FINISH])
+
+    for paths in ([], ["notes.txt"]):
+        refused = call(folder, client, "ask", question="How much?", paths=paths, continue_from=second.run_dir.name)
+        assert refused.is_error and "4242" not in refused.content[0].text
+        assert ("is outside" if kept else first.run_dir.name) in refused.content[0].text
+    assert client.requests == []
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "~/.ssh", ".env"])

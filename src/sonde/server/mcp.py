@@ -28,8 +28,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sonde.api.ask_run import ask
 from sonde.api.consent import is_chosen_server
+from sonde.api.follow_up import earlier_runs
 from sonde.api.investigations import comply, incident, rca
 from sonde.api.launch import sonde_version
+from sonde.api.recorded_run import open_run
 from sonde.api.result import Answer, Investigation, Result
 from sonde.api.settings import Settings
 from sonde.api.sources import open_context
@@ -351,21 +353,30 @@ class Tools:
             return IssueReply(issues=[each.row() for each in known_issues(state, number=number)])
 
     def _earlier(self, run: RunDir) -> tuple[list[Path], dict[str, Any]]:
-        """The paths that an earlier run read, and its traces. One that read elsewhere is refused: its history and files would reach the
-        client's model.
+        """The paths that an earlier run read, and its traces. If it or a run that it continues read elsewhere, it is refused: their
+        history, variables and files would reach the client's model.
         """
-        started = next((each for each in run.events() if isinstance(each, RunStarted)), None)
-        sources: dict[str, Any] = (started.settings.get("sources") if started else None) or {}
-        traces: dict[str, Any] = sources.get("traces") or {}
-        if not sources.get("paths") and not traces:
+        beside = open_run(run).beside(self._settings.run_places())
+        chain = earlier_runs(str(run.path.resolve()), beside)
+        if chain.missing:
             raise ConfigError(
-                f"the run {run.run_id} read no files, so it cannot be continued here; ask anew with paths"
+                f"the run {run.run_id} continues {chain.missing[0]}, which cannot be read any more, so nobody can tell what "
+                "is in it; ask anew with paths"
             )
-        paths = [self._inside(str(path).replace("/./", "/")) for path in sources.get("paths", ())]
-        if not traces:
-            return paths, {}
-        window = {name: traces.get(name) for name in ("project", "start", "end", "filter_expr")}
-        return paths, {"source": [self._source(str(each)) for each in traces["sources"]], **window}
+        paths: list[Path] = []
+        asked: dict[str, Any] = {}
+        for recording in chain.recordings:  # oldest first: what the last one read is returned
+            started = recording.at(RunStarted)
+            sources: dict[str, Any] = (started.settings.get("sources") if started else None) or {}
+            traces: dict[str, Any] = sources.get("traces") or {}
+            if not sources.get("paths") and not traces:
+                which = started.run_id if started else run.run_id
+                raise ConfigError(f"the run {which} read no files, so it cannot be continued here; ask anew with paths")
+            paths = [self._inside(str(path).replace("/./", "/")) for path in sources.get("paths", ())]
+            asked = {name: traces.get(name) for name in ("project", "start", "end", "filter_expr")} if traces else {}
+            if traces:
+                asked["source"] = [self._source(str(each)) for each in traces["sources"]]
+        return paths, asked
 
     def _own_run(self, run: str) -> RunDir:
         """A run of this server's project; ConfigError for any other folder, which a model may have been told to name."""

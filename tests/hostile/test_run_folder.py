@@ -11,10 +11,14 @@ import pytest
 from victim import Listener, Victim, one_in_make_test
 
 from runs.streams import write_story
+from sonde.api.ask_run import ask
+from sonde.api.settings import Settings
 from sonde.core.budget import Budget
 from sonde.core.events import RunEnded, RunStarted
+from sonde.errors import ConfigError
 from sonde.runs.export import journal_bytes
 from sonde.runs.rundir import RunDir
+from sonde.testing import FrozenClock, ScriptedModel
 
 SECRET = "s3cr3t-words-of-the-victim"
 KEY = "phoenix-key-of-the-victim"
@@ -141,3 +145,67 @@ def test_an_import_from_the_future_is_not_the_last_run(victim: Victim) -> None:
 
     assert theirs.run_id in imported.stdout
     assert json.loads(shown.stdout)["run_id"] == mine
+
+
+SPIN = "while 'wait' in str(CONTEXT['flag.txt']): pass"
+
+
+def spinning(victim: Victim) -> Path:
+    """A run whose code was quick, and never ends over the file that came with it. No seal says whose it is."""
+    around = "a line of a log\n" * 3000  # so that no prompt shows the flag
+    victim.write("data/flag.txt", f"{around}gone\n{around}")
+    answer = ask(
+        "Which service?",
+        victim.folder / "data",
+        model=ScriptedModel([SPIN, SPIN, "print(read_file('flag.txt', 1, 2))", "FINAL('gone [flag.txt:1]')"]),
+        runs_dir=victim.folder / "runs",
+        settings=Settings(environ={"HOME": str(victim.home)}),
+        max_wall_time_sec=3,
+        clock=FrozenClock(),
+    )
+    victim.write("data/flag.txt", f"{around}wait\n{around}")
+    assert answer.run_dir is not None
+    (answer.run_dir / "seal").unlink()
+    return answer.run_dir
+
+
+@pytest.mark.hostile_long
+def test_code_that_spins_is_rebuilt_for_no_longer_than_the_run_may_take(victim: Victim) -> None:
+    with pytest.raises(ConfigError, match="--max-wall-time-sec"):
+        ask(
+            "And then?",
+            victim.folder / "data",
+            model=ScriptedModel(["print(1)", "FINAL('gone [flag.txt:1]')"]),
+            continue_from=spinning(victim),
+            runs_dir=victim.own,
+            settings=Settings(environ={"HOME": str(victim.home)}),
+            max_wall_time_sec=1,
+            clock=FrozenClock(),  # only the code that runs again uses time
+        )
+
+
+@pytest.mark.hostile_long
+def test_a_replay_of_code_that_spins_ends_when_the_users_time_is_up(victim: Victim) -> None:
+    run = spinning(victim)
+
+    done = victim.call("replay", run, "--trust-run", "--max-wall-time-sec", "3")
+
+    assert done.returncode == 2 and "--max-wall-time-sec" in done.stderr, done
+
+
+def test_a_follow_up_repeats_no_more_turns_than_the_user_allows(victim: Victim) -> None:
+    victim.write("notes.txt", "the service is payments\n")
+    model = victim.model("print(1)", "FINAL('payments')")
+    victim.call("ask", "Which service?", "notes.txt", "--runs-dir", "runs", "--model", model.name)
+    run = the_run(victim)
+    events = [
+        msgspec.structs.replace(event, **({"turn": 1000} if getattr(event, "turn", 0) == 1 else {}))
+        for event in RunDir(run).events()
+    ]
+    (run / "events.jsonl").write_bytes(journal_bytes(events))
+    asked = model.calls
+
+    done = victim.call("ask", "?", "--continue", run, "--runs-dir", victim.own, "--model", model.name)
+
+    assert done.returncode == 2 and "--max-iterations 1000" in done.stderr, done
+    assert model.calls == asked

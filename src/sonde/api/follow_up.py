@@ -71,6 +71,12 @@ def _with_history(spec: RunSpec, recorded: Recorded, beside: Sequence[Path], *, 
     events, started, context = recorded.events, recorded.started, spec.context
     recipe: dict[str, Any] = {**spec.recipe, "continues": str(recorded.run_dir.path.resolve())}
     runs = earlier_runs(recipe["continues"], beside)
+    allowed = max(spec.budget.max_iterations, spec.engine.budget.max_iterations)
+    turns = max((block.started.turn for each in runs.recordings for block in each.blocks), default=0)
+    if turns > allowed:
+        raise ConfigError(
+            f"the earlier run has {turns} turns, more than the {allowed} that you allow. If it is yours, say --max-iterations {turns}"
+        )
     read: list[AnyEvent] = []
     elsewhere: list[AnyEvent] = []
     dropped: list[str] = []

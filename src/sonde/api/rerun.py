@@ -17,7 +17,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sonde.api.consent import ANYWHERE, is_made_here, readable_places, require_caps, require_model, require_writeback
+from sonde.api.consent import (
+    ANYWHERE,
+    is_made_here,
+    is_own,
+    readable_places,
+    require_caps,
+    require_model,
+    require_writeback,
+)
 from sonde.api.keys import KEYS
 from sonde.api.launch import launch, model_names
 from sonde.api.recorded_run import Recorded, changed_sources, open_run, recorded_mask
@@ -28,10 +36,11 @@ from sonde.contexts.workspace import WorkspaceContext
 from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop
 from sonde.core.canonical import hash_value
-from sonde.core.deadline import Clock, SystemClock
+from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.events import (
     ROOT,
     AnyEvent,
+    CodeRan,
     HostReturned,
     ModelReplied,
     RunEnded,
@@ -44,6 +53,7 @@ from sonde.core.redaction import REDACTED
 from sonde.errors import Cancelled, ConfigError, reached_before
 from sonde.models.base import Model, RecordedModel
 from sonde.runs.recording import Difference, Diverged, Recording, before_turn
+from sonde.runtime.code_runner import SLOWER
 from sonde.runtime.run import OnEvent, OnText, RunSpec
 from sonde.sandbox import Limits
 
@@ -227,8 +237,13 @@ def replay(
         require_caps(built, chosen, limits or Limits())
         if isinstance(built.context, WorkspaceContext):
             built.context.rehearsal = words_only
+        seconds = chosen.budget(built.engine.budget, built.engine.maxima).max_wall_time_sec
+        if is_own(recorded.run_dir, chosen.environ):  # it took this long here: a busier machine is not a failure
+            took = sum(event.duration_s for event in recorded.events if isinstance(event, CodeRan))
+            seconds = max(seconds, SLOWER * min(took, seconds))
         spec = replace(
             built,
+            again=Deadline(SystemClock(), seconds),
             model=RecordedModel(model, []) if model else None,
             sub_model=None if sub_model in (None, model) else RecordedModel(sub_model or "none", []),
             writeback=None,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable, sha256_text
+from sonde.core.deadline import Deadline
 from sonde.core.events import (
     ROOT,
     CodeRan,
@@ -120,7 +121,8 @@ class Coder:
         recorded_otherwise = before is not None and (before.fault or {}).get("kind") != "violation"
         box.fatal_files = self.run.spec.engine.unforgiving and not recorded_otherwise
         started = self.run.clock.now()
-        result = box.execute(code, wall_s=wall_s)
+        again = self.run.spec.again if before is not None else None
+        result = box.execute(code, wall_s=wall_s) if again is None else _run_again(box, code, wall_s, again)
         self._note_interception(code, result, turn, number)
         self.printed.append(result.stdout)  # whole: citations are proved by it
         ran = self._ran(result, turn, number, self.run.clock.now() - started)
@@ -248,14 +250,15 @@ class Coder:
 
     def _rebuild(self, box: Box) -> None:
         """Rebuild the variables of the runs that this one continues. The time it takes does not count as the run's."""
-        began = self.run.clock.now()
+        began, spec = self.run.clock.now(), self.run.spec
+        again = Deadline(spec.clock, spec.budget.max_wall_time_sec if spec.again is None else spec.again.seconds)
         missing = [f"the variables of {run}, which is not there any more" for run in self._earlier.missing]
         differing: list[str] = []
         try:
             for recording, block in [(each, block) for each in self._earlier.recordings for block in each.blocks]:
                 started = recording.at(RunStarted)
                 place = f"turn {block.started.turn} of {started.run_id if started else 'the earlier run'}"
-                stopped, otherwise = self._rebuild_block(box, recording, block)
+                stopped, otherwise = self._rebuild_block(box, recording, block, again)
                 if stopped:
                     missing.append(f"what was made from {place} on: {stopped}")
                     break
@@ -264,6 +267,8 @@ class Coder:
         finally:
             self._rebuilding = None
             self.host.scope.deadline.add(self.run.clock.now() - began)
+            if spec.again is not None:
+                spec.again.add(again.elapsed())
         if missing:
             self._lost.append(f"Not rebuilt from the earlier run: {clip('; '.join(missing), LOST_CHARS)}")
         if differing:
@@ -273,14 +278,14 @@ class Coder:
             )
         self.gaps += self._lost
 
-    def _rebuild_block(self, box: Box, recording: Recording, block: Block) -> tuple[str, str]:
+    def _rebuild_block(self, box: Box, recording: Recording, block: Block, again: Deadline) -> tuple[str, str]:
         """Run one recorded block again. Returns why it could not run, and what came out different; "" for neither."""
         self._rebuilding, self._calls = (recording, block), block.calls
         for name, value in block.counters.items():
             box.inject(name, value)
         box.clock = CodeClock(start=block.started.clock)
         try:
-            result = box.execute(block.started.code, wall_s=self._patience())
+            result = _run_again(box, block.started.code, self._patience(), again)
         except Diverged as diverged:
             return diverged.message, ""
         if result.fault is not None and (result.fault.kind in NOT_RUN or not result.fault.keeps_state):
@@ -313,3 +318,16 @@ class Coder:
         if self._box is not None:
             self._box.close()
             self._box = None
+
+
+def _run_again(box: Box, code: str, wall_s: float, again: Deadline) -> ExecResult:
+    """Run recorded code, which may be a stranger's. ConfigError if all of it together takes longer than the user allows."""
+    left = again.remaining()
+    if left > 0:
+        result = box.execute(code, wall_s=min(wall_s, left))
+        if left >= wall_s or result.fault is None or result.fault.kind != "timeout":
+            return result
+    raise ConfigError(
+        f"the recorded code has run again for {again.seconds:g} s and is not done, and a recorded run may not take longer by itself. "
+        "If it is yours, allow more with --max-wall-time-sec"
+    )

@@ -135,6 +135,8 @@ class RunSpec:
     played: EarlierRuns = field(default_factory=EarlierRuns)
     recording: Recording = field(default_factory=Recording)
     """The run to play again, as far as it goes."""
+    again: Deadline | None = None
+    """Until when recorded code may run again, in real time."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 
+import pytest
+
 from sonde.core.cancellation import Stop, heeding
 from sonde.core.deadline import Deadline, SystemClock
 
@@ -106,3 +108,17 @@ def test_a_signal_that_comes_while_its_thread_begins_to_wait_sets_it() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert stop.is_set()
+
+
+def test_a_signal_between_the_look_and_the_wait_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Stop()
+
+    def slept_through(timeout: float | None = None) -> bool:
+        """What a thread does that begins to wait after the signal: it hears of nothing until its time is over."""
+        assert timeout is not None and timeout <= 1
+        stop.set()
+        return False
+
+    monkeypatch.setattr(stop._cond, "wait", slept_through)
+
+    assert stop.wait(600)

@@ -7,11 +7,14 @@ It does not promise that what was cut has ended when `set` returns, only that it
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 LOOK_S = 0.02  # how often a caller's own event is checked
+WAIT_S = 0.5  # a signal may set the stop after its thread looked and before it waits: nothing wakes it then
 
 
 class Stop(threading.Event):
@@ -30,6 +33,13 @@ class Stop(threading.Event):
         with self._guard:  # held on purpose: nobody leaves `cutting`, and reuses what it cut, in the middle of a cut
             for cut in tuple(self._cuts.values()):
                 cut()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, looking again every `WAIT_S`."""
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not self.is_set() and (left := end - time.monotonic()) > 0:
+            super().wait(min(left, WAIT_S))
+        return self.is_set()
 
     @contextmanager
     def cutting(self, cut: Callable[[], object]) -> Generator[None]:

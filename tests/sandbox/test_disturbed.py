@@ -109,4 +109,4 @@ def test_a_box_leaves_no_descriptor_behind_whatever_became_of_its_turns() -> Non
     for _ in range(5):
         once()
 
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before  # fewer if something older was collected meanwhile

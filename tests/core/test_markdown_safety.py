@@ -164,6 +164,7 @@ def test_no_text_calls_elsewhere(text: str) -> None:
     assert not _strange(f"- {line(text)}: {words(text)} {code(text)}\n")
 
 
+@pytest.mark.long
 def test_no_text_of_many_calls_elsewhere() -> None:
     dice = random.Random(18)
     for _ in range(1_000):

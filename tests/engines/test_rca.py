@@ -410,6 +410,7 @@ def test_an_unknown_trace_is_the_callers_mistake_and_names_some(traces: Path) ->
         sonde.rca(" ", traces, **options())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [True, False])
 def test_the_origins_thirty_traces_are_labelled_well_without_a_model(tmp_path: Path, kinds: bool) -> None:
     source = write(tmp_path, origin30.spans(kinds=kinds))

@@ -40,7 +40,13 @@ def answer_nothing(name: str, args: Args) -> None:
 
 @pytest.mark.requirement(80)
 @pytest.mark.requirement(121)
-@pytest.mark.parametrize("name", sorted(BOMBS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.hostile_long] * (name in {"hash_collisions", "hoard_in_small_pieces"}))
+        for name in sorted(BOMBS)
+    ],
+)
 def test_a_bomb_is_bounded_and_leaves_nothing_running(name: str, server: ForkServer) -> None:
     ends = BOMBS[name]["ends"].split(",")
     wall_s = SHORT_S if "timeout" in ends else LONG_S

@@ -145,6 +145,7 @@ def test_prompts_can_be_put_together_again_from_the_journal(source: Path, tmp_pa
     assert messages == [{"role": message.role, "content": message.content} for message in last.messages]
 
 
+@pytest.mark.long
 def test_the_record_of_a_run_over_a_large_context_stays_small(tmp_path: Path) -> None:
     big = tmp_path / "big.log"
     with big.open("w") as file:

@@ -193,6 +193,7 @@ def test_a_newer_run_is_refused_with_words(server: ViewerServer, tmp_path: Path)
     assert status == 409 and b"7.0.0" in body
 
 
+@pytest.mark.long
 def test_a_long_run_is_served_small(server: ViewerServer, tmp_path: Path) -> None:
     write_long_story(tmp_path / "runs", 10_000)
 

@@ -41,7 +41,10 @@ def test_the_table_is_long_enough() -> None:
 
 @pytest.mark.requirement(64)
 @pytest.mark.requirement(72)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=[pytest.mark.long] * case.name.startswith("1 MB")) for case in CASES],
+)
 def test_a_patch_gives_the_expected_files_or_leaves_every_byte(case: Case, tmp_path: Path) -> None:
     root = make(tmp_path, case.before)
     before = tree(tmp_path)

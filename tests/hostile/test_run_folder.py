@@ -193,6 +193,22 @@ def test_a_replay_of_code_that_spins_ends_when_the_users_time_is_up(victim: Vict
     assert done.returncode == 2 and "--max-wall-time-sec" in done.stderr, done
 
 
+@pytest.mark.hostile_long
+@pytest.mark.parametrize("words", [("resume",), ("resume", "--live"), ("branch", "--turn", "3")], ids=" ".join)
+def test_code_that_spins_holds_up_no_resume_and_no_branch(victim: Victim, words: tuple[str, ...]) -> None:
+    run = spinning(victim)
+    if words[0] == "resume":
+        cut_off = [event for event in RunDir(run).events() if getattr(event, "turn", 0) < 3]
+        ended = next(number for number, event in enumerate(cut_off) if isinstance(event, RunEnded))
+        (run / "events.jsonl").write_bytes(journal_bytes(cut_off[:ended]))
+    model = victim.model("FINAL('gone [flag.txt:1]')")
+
+    done = victim.call(words[0], run, *words[1:], "--trust-run", "--max-wall-time-sec", "3", "--model", model.name)
+
+    assert done.returncode == 2 and "--max-wall-time-sec" in done.stderr, done
+    assert model.calls == 0
+
+
 def test_a_follow_up_repeats_no_more_turns_than_the_user_allows(victim: Victim) -> None:
     victim.write("notes.txt", "the service is payments\n")
     model = victim.model("print(1)", "FINAL('payments')")

@@ -12,13 +12,13 @@ the working folder; `trust_run` is the caller's word for the rest. A layer is le
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sonde.api.consent import (
-    ANYWHERE,
     is_made_here,
     is_own,
     readable_places,
@@ -36,7 +36,7 @@ from sonde.contexts.workspace import WorkspaceContext
 from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop
 from sonde.core.canonical import hash_value
-from sonde.core.deadline import Clock, Deadline, SystemClock
+from sonde.core.deadline import Clock, RepeatTime, SystemClock
 from sonde.core.events import (
     ROOT,
     AnyEvent,
@@ -109,20 +109,18 @@ def resume(
         raise ConfigError(f"run {recorded.run_dir.run_id} is still running in another process")
     mask = _same_mask(recorded, chosen)
     writes = require_writeback(recorded.started, context, writeback)
-    beside = recorded.beside(runs_dir or chosen.run_places())
-    within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
-    with rebuilt(
-        recorded.started,
+    with _within_caps(
+        recorded,
         chosen,
-        within=within,
+        runs_dir=runs_dir,
+        trust_run=trust_run,
+        limits=limits,
         context=context,
         tools=tools,
-        beside=beside,
         mask=mask,
         without=without,
         clock=clock,
     ) as built:
-        require_caps(built, chosen, limits or Limits())
         spec = replace(
             _asking(built, model, sub_model, chosen, own=is_made_here(recorded.run_dir, chosen)),
             writeback=built.writeback if writes else None,
@@ -144,6 +142,40 @@ def _allowing(settings: Settings | None, knobs: Mapping[str, float | None]) -> S
         raise ConfigError(f"unknown argument {unknown[0]!r}; budget knobs are {', '.join(Budget.__dataclass_fields__)}")
     given = {name: value for name, value in knobs.items() if value is not None}
     return replace(chosen, knobs={**chosen.knobs, **given})
+
+
+@contextmanager
+def _within_caps(
+    recorded: Recorded,
+    settings: Settings,
+    *,
+    runs_dir: str | Path | None,
+    trust_run: bool,
+    limits: Limits | None,
+    context: Any,
+    tools: Sequence[Callable[..., Any]],
+    mask: Mask | None,
+    without: str,
+    clock: Clock | None = None,
+) -> Generator[RunSpec]:
+    """The recorded run, if the user allows what it may use. Its code runs again for no longer, in all, than a run may take."""
+    with rebuilt(
+        recorded.started,
+        settings,
+        within=readable_places(recorded.run_dir, settings.environ, trust_run=trust_run),
+        context=context,
+        tools=tools,
+        beside=recorded.beside(runs_dir or settings.run_places()),
+        mask=mask,
+        without=without,
+        clock=clock,
+    ) as built:
+        require_caps(built, settings, limits or Limits())
+        seconds = settings.budget(built.engine.budget, built.engine.maxima).max_wall_time_sec
+        if is_own(recorded.run_dir, settings.environ):  # it took this long here: a busier machine is not a failure
+            took = sum(event.duration_s for event in recorded.events if isinstance(event, CodeRan))
+            seconds = max(seconds, SLOWER * min(took, seconds))
+        yield replace(built, again=RepeatTime(SystemClock(), seconds))
 
 
 def _same_mask(recorded: Recorded, settings: Settings) -> Mask | None:
@@ -222,28 +254,21 @@ def replay(
     mask = recorded_mask(recorded, chosen)
     model, sub_model = recorded.started.model, recorded.started.sub_model
     record: RunRecord | None = None
-    beside = recorded.beside(runs_dir or chosen.run_places())
-    within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
-    with rebuilt(
-        recorded.started,
+    with _within_caps(
+        recorded,
         chosen,
-        within=within,
+        runs_dir=runs_dir,
+        trust_run=trust_run,
+        limits=limits,
         context=context,
         tools=tools,
-        beside=beside,
         mask=mask,
         without=without,
     ) as built:
-        require_caps(built, chosen, limits or Limits())
         if isinstance(built.context, WorkspaceContext):
             built.context.rehearsal = words_only
-        seconds = chosen.budget(built.engine.budget, built.engine.maxima).max_wall_time_sec
-        if is_own(recorded.run_dir, chosen.environ):  # it took this long here: a busier machine is not a failure
-            took = sum(event.duration_s for event in recorded.events if isinstance(event, CodeRan))
-            seconds = max(seconds, SLOWER * min(took, seconds))
         spec = replace(
             built,
-            again=Deadline(SystemClock(), seconds),
             model=RecordedModel(model, []) if model else None,
             sub_model=None if sub_model in (None, model) else RecordedModel(sub_model or "none", []),
             writeback=None,
@@ -302,19 +327,17 @@ def branch(
         which = f"has turns 1 to {max(turns)}" if turns else "has no turns: no model was asked"
         raise ConfigError(f"the run {which}; it cannot be branched at --turn {turn}")
     kept, mask = before_turn(recorded.events, turn), _same_mask(recorded, chosen)
-    beside = recorded.beside(runs_dir or chosen.run_places())
-    within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
-    with rebuilt(
-        recorded.started,
+    with _within_caps(
+        recorded,
         chosen,
-        within=within,
+        runs_dir=runs_dir,
+        trust_run=trust_run,
+        limits=limits,
         context=context,
         tools=tools,
-        beside=beside,
         mask=mask,
         without=without,
     ) as built:
-        require_caps(built, chosen, limits or Limits())
         asking = _asking(built, model, sub_model, chosen, own=is_made_here(recorded.run_dir, chosen))
         spec = replace(
             asking,
@@ -325,6 +348,6 @@ def branch(
             on_text=on_text,
             cancel=cancel or Stop(),
             recording=Recording(kept),
-            own=within is ANYWHERE,
+            own=trust_run or is_own(recorded.run_dir, chosen.environ),
         )
         return launch(spec, chosen)

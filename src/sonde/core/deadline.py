@@ -77,6 +77,38 @@ class PatientClock:
                     self._waited += self._clock.now() - self._since
 
 
+class RepeatTime:
+    """How long recorded code may run again, in all. Only the time inside `running` counts; blocks that run at once count once."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._spent = 0.0
+        self._running = 0
+        self._since = 0.0
+
+    def left(self) -> float:
+        """Seconds that remain; zero or less when they are used up."""
+        with self._lock:
+            return self.seconds - self._spent - (self._clock.now() - self._since if self._running else 0.0)
+
+    @contextmanager
+    def running(self) -> Generator[None]:
+        """Recorded code runs inside."""
+        with self._lock:
+            if not self._running:
+                self._since = self._clock.now()
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                if not self._running:
+                    self._spent += self._clock.now() - self._since
+
+
 class Deadline:
     """A point in time that a run, a session or a call must not pass. `seconds=None` never expires. `stop` is the run's."""
 

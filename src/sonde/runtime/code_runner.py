@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable, sha256_text
-from sonde.core.deadline import Deadline
+from sonde.core.deadline import RepeatTime
 from sonde.core.events import (
     ROOT,
     CodeRan,
@@ -251,7 +251,7 @@ class Coder:
     def _rebuild(self, box: Box) -> None:
         """Rebuild the variables of the runs that this one continues. The time it takes does not count as the run's."""
         began, spec = self.run.clock.now(), self.run.spec
-        again = Deadline(spec.clock, spec.budget.max_wall_time_sec if spec.again is None else spec.again.seconds)
+        again = RepeatTime(spec.clock, spec.budget.max_wall_time_sec if spec.again is None else spec.again.seconds)
         missing = [f"the variables of {run}, which is not there any more" for run in self._earlier.missing]
         differing: list[str] = []
         try:
@@ -267,8 +267,6 @@ class Coder:
         finally:
             self._rebuilding = None
             self.host.scope.deadline.add(self.run.clock.now() - began)
-            if spec.again is not None:
-                spec.again.add(again.elapsed())
         if missing:
             self._lost.append(f"Not rebuilt from the earlier run: {clip('; '.join(missing), LOST_CHARS)}")
         if differing:
@@ -278,7 +276,7 @@ class Coder:
             )
         self.gaps += self._lost
 
-    def _rebuild_block(self, box: Box, recording: Recording, block: Block, again: Deadline) -> tuple[str, str]:
+    def _rebuild_block(self, box: Box, recording: Recording, block: Block, again: RepeatTime) -> tuple[str, str]:
         """Run one recorded block again. Returns why it could not run, and what came out different; "" for neither."""
         self._rebuilding, self._calls = (recording, block), block.calls
         for name, value in block.counters.items():
@@ -320,11 +318,12 @@ class Coder:
             self._box = None
 
 
-def _run_again(box: Box, code: str, wall_s: float, again: Deadline) -> ExecResult:
+def _run_again(box: Box, code: str, wall_s: float, again: RepeatTime) -> ExecResult:
     """Run recorded code, which may be a stranger's. ConfigError if all of it together takes longer than the user allows."""
-    left = again.remaining()
+    left = again.left()
     if left > 0:
-        result = box.execute(code, wall_s=min(wall_s, left))
+        with again.running():
+            result = box.execute(code, wall_s=min(wall_s, left))
         if left >= wall_s or result.fault is None or result.fault.kind != "timeout":
             return result
     raise ConfigError(

@@ -16,7 +16,7 @@ from sonde.core.budget import Budget, Scope
 from sonde.core.calls import CallRef, shown_text
 from sonde.core.cancellation import Stop
 from sonde.core.canonical import hash_value, jsonable
-from sonde.core.deadline import Clock, Deadline, SystemClock
+from sonde.core.deadline import Clock, Deadline, RepeatTime, SystemClock
 from sonde.core.events import (
     JOURNAL_FORMAT,
     ROOT,
@@ -135,8 +135,8 @@ class RunSpec:
     played: EarlierRuns = field(default_factory=EarlierRuns)
     recording: Recording = field(default_factory=Recording)
     """The run to play again, as far as it goes."""
-    again: Deadline | None = None
-    """Until when recorded code may run again, in real time."""
+    again: RepeatTime | None = None
+    """How long recorded code may run again, in real time."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -186,16 +186,17 @@ def is_mine(state: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or state.st_uid == os.geteuid()
 
 
-def open_exactly(path: AnyPath, *, stepwise: bool = False) -> int:
+def open_exactly(path: AnyPath, *, folder: int | None = None, stepwise: bool = False) -> int:
     """A descriptor of the regular file at a path from `below` or `realpath`: none of its parts may be a link now.
 
-    `stepwise` opens one folder after the other, which is what kernels before 5.6 get.
+    A relative path starts from the open `folder`, if given. `stepwise` opens one folder after the other, which is what kernels before 5.6
+    get.
     """
     name = os.fsencode(path)
     if b"\0" in name:
         raise NotPlain(errno.EINVAL, "a name holds a zero byte", repr(path))
-    fd = None if stepwise else _openat2(name)
-    return _checked(_stepwise(name) if fd is None else fd, path)
+    fd = None if stepwise else _openat2(name, _AT_FDCWD if folder is None else folder)
+    return _checked(_stepwise(name, folder) if fd is None else fd, path)
 
 
 def _checked(fd: int, path: AnyPath) -> int:
@@ -217,12 +218,12 @@ def _kernel() -> Any:
     return ctypes.CDLL(None, use_errno=True).syscall
 
 
-def _openat2(name: bytes) -> int | None:
+def _openat2(name: bytes, folder: int) -> int | None:
     """A descriptor, or None where the kernel (or a filter around us) has no openat2."""
     if sys.platform != "linux":
         return None
     how = _How(_READ, 0, _NO_MAGICLINKS | _NO_SYMLINKS)
-    fd: int = _kernel()(_OPENAT2, _AT_FDCWD, name, ctypes.byref(how), ctypes.sizeof(how))
+    fd: int = _kernel()(_OPENAT2, folder, name, ctypes.byref(how), ctypes.sizeof(how))
     if fd >= 0:
         return fd
     code = ctypes.get_errno()
@@ -231,16 +232,16 @@ def _openat2(name: bytes) -> int | None:
     raise OSError(code, _said(code), os.fsdecode(name))
 
 
-def _stepwise(name: bytes) -> int:
+def _stepwise(name: bytes, folder: int | None) -> int:
     if sys.platform == "win32":  # no folder can be held open there
         if os.path.realpath(name) != os.path.normpath(name):
             raise OSError(errno.ELOOP, _said(errno.ELOOP), os.fsdecode(name))
         return os.open(name, _READ)
     *folders, last = [part for part in name.split(b"/") if part not in (b"", b".")] or [b"."]
-    here = os.open(b"/" if name.startswith(b"/") else b".", _FOLDER)
+    here = os.open(b"/" if name.startswith(b"/") else b".", _FOLDER, dir_fd=folder)
     try:
-        for folder in folders:
-            inner = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
+        for each in folders:
+            inner = os.open(each, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
             os.close(here)
             here = inner
         return os.open(last, _READ, dir_fd=here)

@@ -112,3 +112,23 @@ def test_a_changed_program_of_somebody_else_stays_theirs_and_runs_as_nobody(vict
     found = program.stat()
     assert program.read_text() == "two\n", done.stderr
     assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (12345, 12346, mode & 0o777)
+
+
+@pytest.mark.hostile_long
+def test_a_workspace_replaced_by_a_link_while_the_model_thinks_is_not_written_through(victim: Victim) -> None:
+    for folder in (victim.folder / "project", victim.own):
+        folder.mkdir(exist_ok=True)
+        (folder / "a.txt").write_text("one\n")
+    patch = "*** Begin Patch\n*** Update File: a.txt\n-one\n+planted\n*** End Patch"
+    model = victim.model("print(list_files())", f"print(apply_patch({patch!r}))", "FINAL('done')")
+    player = model.folder / "model"
+    swap = f"if [ -e {model.folder}/seen ]; then mv project aside && ln -s {victim.own} project; fi; touch {model.folder}/seen\n"
+    first, rest = player.read_text().split("\n", 1)
+    player.write_text(f"{first}\n(cd {victim.folder}; {swap.strip()}) 2>/dev/null\n{rest}")
+
+    done = victim.call(
+        "edit", "Change it", "project", "--yes", "--large", "--runs-dir", victim.home / "runs", "--model", model.name
+    )
+
+    assert (victim.folder / "project").is_symlink(), done
+    assert (victim.own / "a.txt").read_text() == "one\n" == (victim.folder / "aside/a.txt").read_text()

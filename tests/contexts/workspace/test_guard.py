@@ -8,12 +8,14 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from sonde.contexts.workspace import Approval, LocalWorkspace, PatchRefused, PathRefused, Plan, WorkspaceContext, accept
 from sonde.contexts.workspace.paths import Root
+from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.text import HIDDEN, visible
 
 PATCH = "*** Begin Patch\n*** Update File: a\n-1\n+one\n*** Update File: b\n-2\n+two\n*** Add File: new/c\n+3\n*** End Patch"
@@ -146,6 +148,66 @@ def test_a_folder_swapped_for_a_link_after_the_last_check_leads_nowhere(root: Pa
 
     assert (root.parent / "outside/secret").read_text() == "top\n"
     assert names(root.parent / "outside") == ["secret"]
+
+
+def replaced(root: Path) -> None:
+    """Put a link to the folder outside in the root's place, with files of the same names behind it."""
+    root.rename(root.parent / "aside")
+    root.symlink_to(root.parent / "outside")
+    (root.parent / "outside/a").write_text("1\n")
+    (root.parent / "outside/b").write_text("2\n")
+
+
+def test_a_root_replaced_during_approval_is_not_written_to(root: Path) -> None:
+    with pytest.raises((PatchRefused, PathRefused)):
+        apply(LocalWorkspace(root, approve=meanwhile(lambda: replaced(root))), PATCH)
+
+    assert names(root.parent / "outside") == ["a", "b", "secret"]
+    assert (root.parent / "outside/a").read_text() == "1\n"
+    assert (root.parent / "aside/a").read_text() == "1\n"
+
+
+def test_nothing_is_read_listed_or_run_in_a_root_that_was_replaced(root: Path) -> None:
+    workspace = LocalWorkspace(root, approve=accept, policy=Policy(commands=("ls",)))
+    apply(workspace, PATCH)
+    replaced(root)
+
+    for act in (
+        workspace.list_files,
+        lambda: workspace.read("secret"),
+        lambda: workspace.text("secret"),
+        lambda: workspace.search("top"),
+        lambda: workspace.execute("ls"),
+        workspace.undo,
+    ):
+        with pytest.raises((PatchRefused, PathRefused)):
+            act()
+
+
+class Overtaken(Root):
+    """A root that is replaced right after it was looked at for the nth time."""
+
+    left = 0
+
+    def check_place(self) -> None:
+        super().check_place()
+        self.left -= 1
+        if self.left == 0:
+            replaced(self.path)
+
+
+@pytest.mark.parametrize("nth", range(1, 24))
+def test_a_root_replaced_at_any_moment_of_a_write_leads_nowhere(root: Path, nth: int) -> None:
+    workspace = LocalWorkspace(root, approve=accept)
+    workspace.root = overtaken = Overtaken(root)
+    overtaken.left = nth
+
+    with suppress(PatchRefused, PathRefused):
+        apply(workspace, PATCH)
+
+    assert names(root.parent / "outside") == ["a", "b", "secret"]
+    assert [(root.parent / "outside" / name).read_text() for name in ("a", "b", "secret")] == ["1\n", "2\n", "top\n"]
+    assert not [name for name in names(root.parent / "aside") if "sonde" in name], "no hidden file is left"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ from sonde.contexts.workspace.base import (
     reject,
     rejected,
 )
-from sonde.contexts.workspace.paths import Root, clean, clean_folder, portable
+from sonde.contexts.workspace.paths import DEEPEST, Root, clean, clean_folder, portable
 from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.reach import CLOSED_HINT, confinable, outer_git, reach
 from sonde.contexts.workspace.text import decode, texts
@@ -73,17 +74,20 @@ class LocalWorkspace:
         real = self.root.real(folder)
         if real:
             self.policy.check_read(real)  # the end of a link is judged by its own name
-        if not (self.root.path / real).is_dir():
-            raise PathRefused(f"{root} is not a folder of the workspace; list_files() shows everything")
-        return tuple(sorted(self._walk(self.root.path / real)))
+        try:
+            with self.root.folder(real) as top:
+                return tuple(sorted(self._walk(top, real)))
+        except OSError:
+            raise PathRefused(f"{root} is not a folder of the workspace; list_files() shows everything") from None
 
-    def _walk(self, top: Path) -> Iterator[str]:
+    def _walk(self, top: int, path: str) -> Iterator[str]:
         left = MAX_FILES
-        for here, folders, names in os.walk(top):
-            folders[:] = sorted(name for name in folders if self.policy.listed(name))
-            prefix = Path(here).relative_to(self.root.path)
+        for below, folders, names, here in os.fwalk(".", dir_fd=top):
+            prefix = Path(path, below)
+            deep = len(prefix.parts) >= DEEPEST  # what lies deeper has no path that we take
+            folders[:] = [] if deep else sorted(name for name in folders if self.policy.listed(name))
             for name in sorted(names):
-                if self.policy.listed(name) and not Path(here, name).is_symlink():
+                if self.policy.listed(name) and not _is_link(name, here):
                     left -= 1
                     yield (prefix / name).as_posix()
                 if left == 0:
@@ -181,6 +185,7 @@ class LocalWorkspace:
         """
         words = self.policy.check_command(command)
         self.policy.check_folder(clean_folder(cwd))
+        self.root.check_place()
         folder = self.root.path / self.root.real(clean_folder(cwd))
         program = words[0]
         if "/" in program:  # meant from the root, whichever folder the model names
@@ -228,3 +233,10 @@ class LocalWorkspace:
             note += f"\n{CLOSED_HINT}"
         stdout = ended.text[: ended.text.rfind("\n") + 1] if ended.overflowed else ended.text  # no line that is torn
         return CommandResult(exit_code=ended.returncode, stdout=stdout, stderr=ended.stderr_tail + note)
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:  # it has gone meanwhile
+        return True

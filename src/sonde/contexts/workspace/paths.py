@@ -1,8 +1,8 @@
 """Keeps every path inside the root, also while someone else changes the folder.
 
-`clean` judges the words of a path; `Root` walks it one directory at a time, each opened without following links, so that a directory
-swapped for a link between check and use is an error and not a way out. Reading through a link is allowed when its end is inside the
-root; writing through one never is. Needs a POSIX system.
+`clean` judges the words of a path; `Root` holds its folder open from the start and walks from there one directory at a time, each opened
+without following links, so that a directory swapped for a link between check and use, the root included, is an error and not a way
+out. Reading through a link is allowed when its end is inside the root; writing through one never is. Needs a POSIX system.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 import unicodedata
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +22,8 @@ from sonde.contexts.workspace.text import MAX_BYTES
 from sonde.disk import open_exactly
 
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+DEEPEST = 100
 EXAMPLE = "use a path inside the workspace, such as 'src/app.py'"
 
 
@@ -38,8 +42,8 @@ def clean(path: str) -> str:
         raise PathRefused(f"{path!r} leads upwards; {EXAMPLE}")
     if len(path) > 4_000 or any(len(part.encode()) > 255 for part in parts):
         raise PathRefused(f"{path[:80]!r}… is longer than a path can be; {EXAMPLE}")
-    if len(parts) > 100:
-        raise PathRefused(f"{path[:80]!r}… goes through more than 100 folders; {EXAMPLE}")
+    if len(parts) > DEEPEST:
+        raise PathRefused(f"{path[:80]!r}… goes through more than {DEEPEST} folders; {EXAMPLE}")
     if not parts or path.endswith("/"):
         raise PathRefused(f"{path!r} names a folder, not a file; {EXAMPLE}")
     return "/".join(parts)
@@ -64,6 +68,19 @@ class Root:
         self.path = Path(folder).resolve()
         if not self.path.is_dir():
             raise PathRefused(f"{folder} is not a folder")
+        if sys.platform != "win32":  # no folder can be held open there
+            self._held = os.open(self.path, FOLDER)
+            weakref.finalize(self, os.close, self._held)
+
+    def check_place(self) -> None:
+        """Refuse to go on if another folder, or a link, has taken the root's place since the start."""
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self._held), os.lstat(self.path)):
+                return
+        raise PathRefused(
+            f"{self.path} is not the folder that it was when this began: it was moved or replaced. Nothing is read or written in its "
+            "place; look at what is there, and start again"
+        )
 
     def real(self, path: str) -> str:
         """Where a path really leads, relative to the root; PathRefused when that is outside."""
@@ -83,7 +100,8 @@ class Root:
             real = self.real(path)
             if check is not None and real:
                 check(real)
-            with os.fdopen(open_exactly(self.path / real), "rb") as file:
+            self.check_place()
+            with os.fdopen(open_exactly(real or ".", folder=self._held), "rb") as file:
                 status = os.fstat(file.fileno())
                 if status.st_size > MAX_BYTES:
                     raise PathRefused(
@@ -104,41 +122,55 @@ class Root:
     def parent(self, path: str, *, create: list[str] | None = None) -> Generator[tuple[int, str]]:
         """The open directory of a path and its last name; missing directories are made, and named in `create`, if given."""
         *folders, name = path.split("/")
-        here = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.check_place()
+        here = os.open(".", FOLDER, dir_fd=self._held)
         try:
             for depth, folder in enumerate(folders, 1):
                 if create is not None:
                     with suppress(FileExistsError):
                         os.mkdir(folder, dir_fd=here)
                         create.append("/".join(folders[:depth]))
-                inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+                inner = os.open(folder, FOLDER, dir_fd=here)
                 os.close(here)
                 here = inner
             yield here, name
         finally:
             os.close(here)
 
+    @contextmanager
+    def folder(self, path: str) -> Generator[int]:
+        """A folder without links on the way, open; the root is the empty text."""
+        with self.parent(f"{path}/." if path else ".") as (here, _):
+            yield here
+
     def check_writable(self, path: str) -> None:
         """Refuse links, devices, folders and names that differ from an existing one in case only."""
-        here = self.path
-        for part in path.split("/"):
-            if here.is_dir():
-                names = [entry.name for entry in here.iterdir()]
+        try:
+            self._check_writable(path)
+        except OSError as error:
+            raise PathRefused(f"{path} cannot be written: {error.strerror}") from error
+
+    def _check_writable(self, path: str) -> None:
+        parts = path.split("/")
+        for depth, part in enumerate(parts):
+            so_far = "/".join(parts[: depth + 1])
+            with self.folder("/".join(parts[:depth])) as here:
+                names = os.listdir(here)  # noqa: PTH208  # pathlib knows no descriptors
                 twin = next((other for other in names if other != part and folded(other) == folded(part)), None)
                 if twin and part not in names:
                     raise PathRefused(
                         f"{path}: there is {twin!r} already, which is the same name as {part!r} on many machines; use {twin!r}"
                     )
-            elif here.exists():
-                raise PathRefused(f"{path}: {here.relative_to(self.path).as_posix()} is a file, not a folder")
-            here = here / part
-            if here.is_symlink():
-                shown = here.readlink().as_posix()
-                raise PathRefused(
-                    f"{here.relative_to(self.path).as_posix()} is a link to {shown!r}; links are not written through"
-                )
-        if here.exists() and not here.is_file():
-            raise PathRefused(f"{path} is a folder, device or pipe, not a file")
+                if part not in names:
+                    return
+                mode = os.stat(part, dir_fd=here, follow_symlinks=False).st_mode
+                if stat.S_ISLNK(mode):
+                    shown = os.readlink(part, dir_fd=here)
+                    raise PathRefused(f"{so_far} is a link to {shown!r}; links are not written through")
+            if so_far == path and not stat.S_ISREG(mode):
+                raise PathRefused(f"{path} is a folder, device or pipe, not a file")
+            if so_far != path and not stat.S_ISDIR(mode):
+                raise PathRefused(f"{path}: {so_far} is a file, not a folder")
 
 
 def folded(name: str) -> str:

@@ -14,7 +14,7 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from sonde.contexts.workspace.base import Action, FileChange, Form, PatchRefused, Plan
+from sonde.contexts.workspace.base import Action, FileChange, Form, PatchRefused, PathRefused, Plan
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.text import decode, encode
 from sonde.core.canonical import sha256_text
@@ -126,7 +126,7 @@ class Transaction:
     def remove_folders(self, folders: list[str]) -> None:
         """Remove folders that are empty, the deepest first."""
         for path in reversed(folders):
-            with suppress(OSError), self.root.parent(path) as (folder, name):
+            with suppress(OSError, PathRefused), self.root.parent(path) as (folder, name):
                 os.rmdir(name, dir_fd=folder)
 
 

@@ -77,6 +77,16 @@ def test_a_group_becomes_an_issue_when_enough_traces_of_an_hour_show_it(post: Po
     assert post.issues()[1].count == 6
 
 
+def test_by_default_an_issue_needs_one_trace_in_two_hundred_of_its_hour(post: Post) -> None:
+    post.options = replace(post.options, every_s=600, min_traces=None)
+    append(post.traces, [trace(number, number)[:1] for number in range(1, 601)])
+    append(post.traces, [trace(number, number, STOCK) for number in range(601, 604)])
+    assert (post.look(1300), post.traces_read()) == ([], 603)  # three of these are strays
+    append(post.traces, [trace(604, 1400, STOCK)])
+
+    assert post.look(1900) == ["new 1"]
+
+
 def test_a_mended_failure_is_no_issue_but_a_quiet_one_is(post: Post) -> None:
     mended, quiet = trace(1, 0), trace(2, 1)
     tried = {

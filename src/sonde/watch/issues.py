@@ -37,6 +37,10 @@ SAMPLES = 5  # failures of a group that later ones are grouped with, and traces 
 MAX_SIGNATURES = 2_000
 MAX_AFFECTED = 1_000
 MAX_RELEASES = 10_000
+ONE_IN, MOST_NEEDED = (
+    200,
+    20,
+)  # traces of an hour that must fail alike to be an issue: 0.5 % of all, but no more than 20
 KEPT_WINDOWS = 10_000  # for which counts are kept one by one
 LONG_AGO = -(1 << 62)  # the window under which older counts are summed up
 MAX_NOTE = 4_000
@@ -70,8 +74,8 @@ class IssueRules:
     """When a group becomes an issue, and when an issue is over. All in windows of the traces' own time."""
 
     every_s: float = 60.0
-    min_traces: int = 3
-    """Traces within an hour that make a group an issue."""
+    min_traces: int | None = None
+    """Traces within an hour that make a group an issue; None: as many as the traffic of that hour asks for."""
     quiet_windows: int = 60
     """Windows with traces, none of which shows the issue, after which it is resolved."""
 
@@ -79,6 +83,10 @@ class IssueRules:
     def hour(self) -> int:
         """How many windows an hour has."""
         return max(1, round(3600 / self.every_s))
+
+    def needed(self, traffic: int) -> int:
+        """Traces of a group that make it an issue in an hour with so much traffic: the more there is, the more strays meet by chance."""
+        return min(MOST_NEEDED, max(3, -(-traffic // ONE_IN))) if self.min_traces is None else self.min_traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,7 +423,8 @@ def _advance(state: WatchState, signature: int, window: int, members: Sequence[T
         lately = state.one(
             "SELECT sum(count) FROM hits WHERE signature = ? AND window > ?", signature, window - rules.hour
         )
-        if lately >= rules.min_traces:
+        traffic = state.one("SELECT coalesce(sum(traces), 0) FROM windows WHERE window > ?", window - rules.hour)
+        if lately >= rules.needed(traffic):
             issue = state.change(
                 "INSERT INTO issues (state, since_us, first_window) VALUES ('new', ?, ?)", at_us, window
             )

@@ -87,7 +87,7 @@ class WatchOptions:
     """Investigations: what holds when nobody knows the price of a model."""
     control_share: float = 0.1
     """The part of a day's money for traces that look healthy."""
-    min_traces: int = 3
+    min_traces: int | None = None
     quiet_windows: int = 60
     writeback: bool = True
 

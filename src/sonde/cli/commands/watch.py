@@ -63,8 +63,13 @@ class PaceOptions:
         ),
     ] = None
     min_traces: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Traces in an hour that make a group of failures an issue.")
-    ] = 3
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Traces in an hour that make a group of failures an issue. [3, or 0.5 % of the hour's traces, up to 20]",
+        ),
+    ] = None
     resolve_after: Annotated[
         int, typer.Option(metavar="N", min=1, help="Windows without it, but with traces, that resolve an issue.")
     ] = 60

@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 BASE   := $(VENV)/.base
 READY  := $(VENV)/.ready
+MINUTES ?= 30
 NODE   := vscode/node_modules/.ready
 PINNED := code otel data pdf office mcp acp
 FAST   := not slow and not phoenix and not browser and not local and not journey and not hostile_long and not long and not watch
@@ -71,8 +72,9 @@ test-watch: $(READY) ## 10,000 traces with five faults under a watch that is kil
 	sh scripts/exporters.sh
 	$(BIN)/pytest -n 0 -m watch tests/watch
 
-soak-watch: $(READY) ## an hour of traces into the listener at half of the bulk indexing rate, retention on
-	$(BIN)/python benchmarks/intake.py --minutes 60
+soak-watch: $(READY) ## the whole service for MINUTES (30), which must stay flat; then traces into the listener at half of the bulk rate for twice that
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
+	$(BIN)/python benchmarks/intake.py --minutes $$((2 * $(MINUTES)))
 
 test-hostile: $(READY) ## strangers' files, folders and replies against the whole program, and the longer attacks on the sandbox
 	$(BIN)/pytest -n 2 -m "hostile or hostile_long" tests/hostile tests/escapes tests/sandbox

@@ -1,10 +1,12 @@
-"""The listener under load: minutes of OTLP/HTTP at a share of the bulk indexing rate that is measured first, with retention on.
+"""The listener under load: minutes of OTLP/HTTP at a share of the bulk indexing rate, with retention on. The bulk rate is measured before
+and after, so that the noise of the machine is seen.
 
     python benchmarks/intake.py --minutes 10 --share 0.5 --gb 0.5
 
 The listener runs in a process of its own, the senders in this one: both on the same cores, as on a small machine. Every request is
 protobuf of 512 spans of about 2 kB. Lost are spans that were answered with 200 and are neither in the store nor removed by its retention.
-Exits with 1 when the rate is below 0.4 of the bulk rate, a span is lost, or memory grows.
+Prints a table that can be pasted into docs/benchmarks.md, after one with a row for each half minute. Exits with 1 when the rate is below
+0.4 of the bulk rate that was measured first, a span is lost, or memory grows.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from google.protobuf.json_format import ParseDict
@@ -170,26 +174,54 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="sonde-bench-") as name:
         folder = Path(name)
+        load = os.getloadavg()[0]
         bulk, work = bulk_rate(folder, options.size)
         print(f"bulk: {bulk:,.0f} spans/s, {work:.0f} µs of processor time a span", flush=True)
         print(f"sending {options.share} of that rate for {options.minutes:g} minutes", flush=True)
         store = folder / "store"
         command = [sys.executable, __file__, "--serve", str(store), "--gb", str(options.gb)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-            failed = not measure(server, store, bulk, options)
+            taken = measure(server, store, bulk, options)
             server.communicate()
-        again, work = bulk_rate(folder, options.size)
-        print(f"bulk after that: {again:,.0f} spans/s, {work:.0f} µs a span")
-    sys.exit(failed)
+        again, later = bulk_rate(folder, options.size)
+    print(f"""
+{options.minutes:g} minutes, load {load:.1f} before, retention at {options.gb:g} GB
+
+| | |
+|---|---|
+| bulk indexing, spans/s before and after | {bulk:,.0f} and {again:,.0f} |
+| µs of processor time a span, before and after | {work:.0f} and {later:.0f} |
+| taken, spans/s | {taken.rate:,.0f} |
+| of the bulk rate before and after | {taken.rate / bulk:.2f} and {taken.rate / again:.2f} |
+| spans answered with 200 | {taken.acknowledged:,} |
+| of these lost | {taken.lost} |
+| removed by the retention | {taken.expired:,} |
+| requests sent again after a 503 | {taken.later:,} |
+| memory, MB: first minute, last minute, highest | {taken.memory[0]:.0f}, {taken.memory[1]:.0f}, {taken.memory[2]:.0f} |
+| memory: highest of the last third to that of the second | {taken.growth:.2f} |""")
+    sys.exit(taken.rate < LEAST * bulk or taken.lost != 0 or taken.growth > GROWTH)
 
 
-def measure(server: subprocess.Popen[str], store: Path, bulk: float, options: argparse.Namespace) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What the listener did. `memory`: the mean of the first and of the last minute, and the most, in MB."""
+
+    rate: float
+    acknowledged: int
+    lost: int
+    expired: int
+    later: int
+    memory: tuple[float, float, float]
+    growth: float
+
+
+def measure(server: subprocess.Popen[str], store: Path, bulk: float, options: argparse.Namespace) -> Taken:
     assert server.stdin is not None
     assert server.stdout is not None
     url = server.stdout.readline().strip()
     began = time.monotonic()
     load = Load(url, Requests(options.size), options.share * bulk, began + options.minutes * 60)
-    samples = max(6, min(20, round(options.minutes * 2)))
+    samples = max(6, round(options.minutes * 2))
     print(
         "| minute | spans/s | of bulk | µs/span | memory MB | store MB | log MB | sent again |\n|---|---|---|---|---|---|---|---|"
     )
@@ -212,11 +244,16 @@ def measure(server: subprocess.Popen[str], store: Path, bulk: float, options: ar
     server.stdin.flush()
     kept, expired = json.loads(server.stdout.readline())
     third = samples // 3
-    growth = max(sizes[-third:]) / max(sizes[third : 2 * third])
-    lost = load.acknowledged - kept + missing(store, load.acknowledged, expired, kept)
-    print(f"mean {mean:,.0f} spans/s, {mean / bulk:.2f} of bulk; {load.acknowledged:,} answered with 200, {lost} lost")
-    print(f"{expired:,} removed by the retention; memory in the last third {growth:.2f} of the second")
-    return mean >= LEAST * bulk and lost == 0 and growth <= GROWTH
+    minute = max(1, round(samples / options.minutes))
+    return Taken(
+        rate=mean,
+        acknowledged=load.acknowledged,
+        lost=load.acknowledged - kept + missing(store, load.acknowledged, expired, kept),
+        expired=expired,
+        later=load.later,
+        memory=(fmean(sizes[:minute]), fmean(sizes[-minute:]), max(sizes)),
+        growth=max(sizes[-third:]) / max(sizes[third : 2 * third]),
+    )
 
 
 def missing(store: Path, acknowledged: int, expired: int, kept: int) -> int:

@@ -635,6 +635,36 @@ def test_notes_in_json_are_shown_without_their_indentation_and_code_as_it_is(tmp
     assert code in shown
 
 
+def test_a_conversation_with_an_orchestrator_has_rules_of_its_own_and_repeats_neither_pages_nor_instructions(
+    tmp_path: Path,
+) -> None:
+    page = "\n".join(f"Line {at} of a page about the moons of Mars." for at in range(60))
+    told = "Please open the page about the moons of Mars and read on."
+    round_of_three = [
+        ("Orchestrator (thought)", json.dumps({"instruction": {"answer": told}}, indent=2)),
+        ("Orchestrator (-> WebSurfer)", told),
+        ("WebSurfer", f"I scrolled down one page in the browser.\n\n{page}"),
+    ]
+    said = [("human", QUESTION), *round_of_three, *round_of_three, ("Orchestrator (thought)", "Request satisfied.")]
+    record = {"question": QUESTION, "history": [{"role": role, "content": text} for role, text in said]}
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps(record), "utf-8")
+    given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive={'step': 3, 'why': 'w'}"
+    model = ScriptedModel([f"```python\nSUBMIT({given}, remediation=[], gaps=[])\n```"] * 2)
+
+    investigate(path, model, trace_id_of(record))
+    other_path, other_id = conversation(tmp_path)
+    investigate(other_path, model, other_id)
+
+    (rules, shown), (other, _) = ([message.content for message in each.messages] for each in model.requests)
+    assert "An orchestrator leads this run" in rules
+    assert "An orchestrator leads this run" not in other
+    assert shown.count("Line 30 of a page") == 1
+    assert shown.count("I scrolled down one page") == 2
+    assert shown.count(told) == 2
+    assert shown.count("[the instruction that follows]") == 2
+
+
 def test_one_step_alone_needs_no_second_reader(tmp_path: Path) -> None:
     path, trace_id = orchestrated(tmp_path)
     given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive=check([{'step': 4, 'why': 'w'}])"

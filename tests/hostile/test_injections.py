@@ -47,6 +47,7 @@ def test_every_prompt_says_that_data_gives_no_instructions() -> None:
         "strict",
         "schema",
         "decisive_guide",
+        "decisive_led",
         "general_guide",
         "ask_functions",
         "ask_traces",

@@ -2,18 +2,18 @@
 
 A conversation is shown whole, its long texts cut so that it fits, and one reply decides. If that would leave too little of each step,
 fresh readers take it in parts. Two steps that are close go to a second reader, who sees the rules, how it ended and the texts of these
-steps, but neither the reasons nor the preference of the first. The words are files in `prompts`.
+steps, but neither the reasons nor the preference of the first. A conversation that an orchestrator leads has rules of its own. The words
+are files in `prompts`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from sonde.contexts.traces.context import TracesContext
-from sonde.contexts.traces.transcript import Transcript, TranscriptPart, shortened, transcript_of
+from sonde.contexts.traces.transcript import Transcript, TranscriptPart, compact, shortened, told_once, transcript_of
 from sonde.engines import rca
 from sonde.engines.sceptic import listed
 from sonde.engines.submission import fields_of, items_of, number
@@ -24,6 +24,7 @@ from sonde.runtime.prompts import fill, prompt_file
 WHOLE_CHARS = 64_000
 MOST_STEP_CHARS, LEAST_STEP_CHARS = 8_000, 600  # if the steps would have to be cut below the least, parts are read
 PART_STEP_CHARS = 2_000
+EARLY_STEPS, EARLY_ROOMS = 16, 3
 OUTLINE_CHARS = 12_000
 LEAST_LINE_CHARS, MOST_LINE_CHARS, HEAD_CHARS = 60, 240, 30  # of a step in the outline
 TASK_CHARS = 3_000
@@ -32,7 +33,6 @@ INSTRUCTION_CHARS = 1_200
 NEXT_CHARS = 600
 JUDGED_CHARS = 4_000
 ONE_LINE = 100
-MOST_TRIES = 20  # to read an object in one text: a hostile one would make it slow
 BEFORE = 3  # steps before a part that its reader sees too, for the instruction that its first step follows
 GUIDE_PLACE = "{{guide}}"
 
@@ -46,7 +46,8 @@ def engine_for(params: Mapping[str, Any], context: TracesContext) -> Engine:
     if root is None or "conversation.steps" not in context.store.span(root.span_id).attributes:
         return rca.RCA
     talk = Talk.of(context, str(params["trace_id"]))
-    return DECISIVE if talk.fits else DECISIVE_IN_PARTS
+    engine = DECISIVE if talk.fits else DECISIVE_IN_PARTS
+    return replace(engine, system=_system(talk.guide)) if talk.transcript.led else engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +62,31 @@ class Talk:
     def of(cls, context: TracesContext, trace_id: str) -> Talk:
         """At the longest cut at which all of it fits."""
         found = transcript_of(context.store.spans(trace_id))
-        transcript = replace(found, steps=tuple(replace(step, came=_compact(step.came)) for step in found.steps))
+        transcript = replace(found, steps=tuple(replace(step, came=compact(step.came)) for step in found.steps))
+        if transcript.led:
+            transcript = told_once(transcript)
         lengths = [len(step.came) for step in transcript.steps]
         free = WHOLE_CHARS - ONE_LINE * len(lengths)  # less the head of each step
-        rooms = range(MOST_STEP_CHARS, LEAST_STEP_CHARS - 1, -100)
-        room = next((room for room in rooms if sum(min(room, each) for each in lengths) <= free), 0)
-        return cls(transcript=transcript, room=room or PART_STEP_CHARS, fits=bool(room))
+        least = LEAST_STEP_CHARS // 2 if transcript.led else LEAST_STEP_CHARS
+        for room in range(MOST_STEP_CHARS, least - 1, -100):
+            talk = cls(transcript=transcript, room=room, fits=True)
+            if sum(min(talk.room_of(at), length) for at, length in enumerate(lengths)) <= free:
+                return talk
+        return cls(transcript=transcript, room=PART_STEP_CHARS, fits=False)
+
+    def room_of(self, at: int) -> int:
+        """The length to which a step is cut: the rounds with which an orchestrator begins are shown at greater length."""
+        return EARLY_ROOMS * self.room if self.transcript.led and at < EARLY_STEPS else self.room
+
+    @property
+    def guide(self) -> str:
+        """By which rules the decisive step is found."""
+        return prompt_file("engines/decisive_led" if self.transcript.led else "engines/decisive_guide")
 
     def text(self, at: int, room: int | None = None) -> str:
         """A step in words."""
         step = self.transcript.steps[at]
-        said = shortened(step.came.strip(), room or self.room)
+        said = shortened(step.came.strip(), room or self.room_of(at))
         between = " " if len(said) <= ONE_LINE and "\n" not in said else "\n"
         ended = f"\n[it ended in an error] {shortened(step.around, self.room)}" if step.around else ""
         return f"### step {step.number} | {step.name}:{between}{said}{ended}"
@@ -109,7 +124,7 @@ class Talk:
     def words(self) -> dict[str, str]:
         """What the other prompts say of the whole."""
         return {
-            "guide": prompt_file("engines/decisive_guide"),
+            "guide": self.guide,
             "task": shortened(self.transcript.task, TASK_CHARS),
             "outline": self.outline(),
             "ending": self.text(len(self.transcript.steps) - 1, ENDING_CHARS),
@@ -149,20 +164,6 @@ class Talk:
             return [fill(prompt_file("engines/decisive_verify"), **self.words(), steps=steps)]
 
         return Review(questions=questions, judged=_judged)
-
-
-def _compact(text: str) -> str:
-    """Without the indentation of JSON objects, in which orchestrators keep their notes and browsers report their pages."""
-    kept, at, failed = "", 0, 0
-    decoder = json.JSONDecoder()
-    while failed < MOST_TRIES and (opening := text.find("{\n", at)) >= 0:
-        try:
-            value, end = decoder.raw_decode(text, opening)
-            shown = json.dumps(value, ensure_ascii=False)
-        except (ValueError, RecursionError):
-            shown, end, failed = "{", opening + 1, failed + 1
-        kept, at = kept + text[at:opening] + shown, end
-    return kept + text[at:]
 
 
 def _step(claim: Mapping[str, Any]) -> int:
@@ -242,9 +243,13 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     return covered(concluded, gathered, talk.transcript, talk.parts())
 
 
+def _system(guide: str) -> str:
+    return prompt_file("engines/decisive").replace(GUIDE_PLACE, guide)
+
+
 DECISIVE = replace(
     READING,
-    system=prompt_file("engines/decisive").replace(GUIDE_PLACE, prompt_file("engines/decisive_guide")),
+    system=_system(prompt_file("engines/decisive_guide")),
     templates=(prompt_file("engines/decisive_label"), prompt_file("engines/decisive_verify")),
     prefilter=prefilter,
     conclude=conclude,

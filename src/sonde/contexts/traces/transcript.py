@@ -17,7 +17,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby, pairwise, takewhile
+from itertools import accumulate, groupby, pairwise, takewhile, zip_longest
 from typing import Any, cast
 
 from sonde.contexts.traces.span import Span
@@ -50,8 +50,11 @@ LEAST_TRIPLES = 6
 MOST_HEARD = 500_000
 PAGE_CHARS = 1_000
 PLAN_CHARS = 600  # the last words of a prompt say what is wanted
+BEGINNING_CHARS = 400
+MOST_TRIES = 20  # to read an object in one text: a hostile one would make it slow
 TASK_KEYS = ("task", "question", "query", "input", "request")
 _WORD = re.compile(r"\w+")
+_ADDRESSED = re.compile(r"\(-> [^()]+\)$")
 _ESCAPED = re.compile(r"\\{1,8}[nrt]")
 _PAGE = re.compile(r"<(?:!doctype|html|head|script|body)\b", re.IGNORECASE)
 # Each ends at its closing tag or at the end of the text, so that a page of opening tags costs no more than another.
@@ -150,6 +153,11 @@ class Transcript:
     room: int
     conversation: bool = False
     runs: Mapping[str, AgentRun] = field(default_factory=dict[str, AgentRun])
+
+    @property
+    def led(self) -> bool:
+        """Whether somebody in this conversation gives the others instructions, as the names of steps say: "manager (-> worker)"."""
+        return self.conversation and any(_ADDRESSED.search(step.name) for step in self.steps)
 
     def text(self) -> str:
         """All of it."""
@@ -564,6 +572,39 @@ def _plain(value: object) -> str:
 def _error(span: Span) -> str:
     told = [str(event.attributes.get("exception.message", "")) for event in span.events if event.is_exception]
     return span.summary.status_message or next(filter(None, told), "no message")
+
+
+def told_once(conversation: Transcript) -> Transcript:
+    """A conversation whose steps name what was said before instead of repeating it, such as a page that is shown again. How a step begins
+    stays, because that says what was done. Instructions stay whole, so that the reply can be held against them; the notes in which
+    they are prepared name them.
+    """
+    heard = _Heard()
+    steps: list[Step] = []
+    for step, following in zip_longest(conversation.steps, conversation.steps[1:]):
+        said = compact(step.came)
+        if not _ADDRESSED.search(step.name):
+            if following is not None and _ADDRESSED.search(following.name) and len(following.came) >= HEARD_LINE_CHARS:
+                said = said.replace(following.came.strip(), "[the instruction that follows]")
+            begins = said.rfind("\n", 0, BEGINNING_CHARS) + 1
+            said = said[:begins] + heard.fresh(said[begins:])
+        steps.append(replace(step, came=said))
+        heard.learn(compact(step.came))
+    return replace(conversation, steps=tuple(steps))
+
+
+def compact(text: str) -> str:
+    """Without the indentation of JSON objects, in which orchestrators keep their notes and browsers report their pages."""
+    kept, at, failed = "", 0, 0
+    decoder = json.JSONDecoder()
+    while failed < MOST_TRIES and (opening := text.find("{\n", at)) >= 0:
+        try:
+            value, end = decoder.raw_decode(text, opening)
+            shown = json.dumps(value, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            shown, end, failed = "{", opening + 1, failed + 1
+        kept, at = kept + text[at:opening] + shown, end
+    return kept + text[at:]
 
 
 def shortened(text: str, room: int) -> str:

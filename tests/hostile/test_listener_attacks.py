@@ -1,4 +1,7 @@
-"""Strangers at the door of `sonde watch --listen`: bombs, drips, floods and forged stores. Whoever sends properly is still served."""
+"""Strangers at the doors of `sonde watch --listen` and `sonde view`: bombs, drips, floods and forged stores.
+
+Whoever sends properly is still served.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import re
 import socket
 import sqlite3
 import subprocess
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,8 @@ import pytest
 from victim import Victim, one_in_make_test
 
 from journeys.journey import SONDE
-from sonde.watch import listener
+from sonde.viewer.server import ViewerServer
+from sonde.watch import exchange, listener
 from sonde.watch.intake import Intake
 from sonde.watch.listener import ListenAddress, OtlpListener
 
@@ -108,6 +112,76 @@ def test_a_body_of_unclear_length_is_refused(tmp_path: Path, words: bytes) -> No
         assert post(port, body())[0] == 200
 
 
+@contextmanager
+def showing(folder: Path) -> Generator[int]:
+    with ViewerServer(folder) as page:
+        yield int(page.url.rstrip("/").rpartition(":")[2])
+
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost:PORT\r\n"
+AMBIGUOUS: dict[str, tuple[bytes, int]] = {
+    "put": (b"PUT /<script> HTTP/1.1\r\nHost: localhost:PORT\r\nContent-Length: 5\r\n\r\nhello", 405),
+    "unknown method": (b"<B>X</B> / HTTP/1.1\r\nHost: localhost:PORT\r\n\r\n", 405),
+    "connect": (b"CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost:PORT\r\n\r\n", 400),
+    "no http": (b"<script>alert(1)</script>\r\n\r\n", 400),
+    "http 0.9": (b"GET /healthz\r\n\r\n", 400),
+    "http 2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+    "http 1.0 without a host": (b"GET /healthz HTTP/1.0\r\n\r\n", 403),
+    "no host": (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
+    "two hosts": (GET + b"Host: evil.example\r\n\r\n", 400),
+    "two origins": (GET + b"Origin: http://localhost:PORT\r\nOrigin: http://evil.example\r\n\r\n", 400),
+    "a line without a colon": (GET + b"nonsense\r\nOrigin: http://evil.example\r\n\r\n", 400),
+    "a blank before the colon": (GET + b"Content-Length : 5\r\n\r\nhello", 400),
+    "two lengths": (GET + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello", 400),
+    "length and chunks": (GET + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    "a length below zero": (GET + b"Content-Length: -1\r\n\r\n", 400),
+    "another server": (b"GET http://evil.example/healthz HTTP/1.1\r\nHost: localhost:PORT\r\n\r\n", 400),
+    "ourselves as a proxy": (b"GET http://localhost:PORT/ HTTP/1.1\r\nHost: localhost:PORT\r\n\r\n", 400),
+    "a long address": (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost:PORT\r\n\r\n", 414),
+    "many headers": (GET + b"X: y\r\n" * 200 + b"\r\n", 431),
+    "a long header": (GET + b"X: " + b"y" * 70_000 + b"\r\n\r\n", 431),
+    "long headers": (GET + (b"X: " + b"y" * 60_000 + b"\r\n") * 12 + b"\r\n", 431),
+}
+
+
+@pytest.mark.parametrize("door", [listening, showing])
+@pytest.mark.parametrize("case", AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_a_request_with_two_meanings_gets_one_plain_line(
+    tmp_path: Path, door: Callable[[Path], AbstractContextManager[int]], case: tuple[bytes, int]
+) -> None:
+    words, status = case
+    with door(tmp_path) as port:
+        heard = say(port, words.replace(b"PORT", str(port).encode()))
+
+    head, _, told = heard.partition(b"\r\n\r\n")
+    assert head.split(b"\r\n")[0].split(b" ")[1] == str(status).encode(), heard
+    assert heard.count(b"HTTP/1.1 ") == 1, "one answer, and the rest is no request"
+    assert len(told.splitlines()) == 1 and b"<" not in heard and b"text/html" not in heard
+    assert b"connection: close" in head.lower() or b"HTTP/1.0" in words
+
+
+@pytest.mark.parametrize("door", [listening, showing])
+def test_a_body_that_nobody_asked_for_is_not_the_next_request(
+    tmp_path: Path, door: Callable[[Path], AbstractContextManager[int]]
+) -> None:
+    with door(tmp_path) as port:
+        hidden = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        head = GET.replace(b"PORT", str(port).encode())
+        heard = say(port, head + b"Content-Length: %d\r\n\r\n" % len(hidden) + hidden)
+
+    assert heard.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_page_that_is_asked_slowly_serves_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "CONNECTIONS", 4)
+    with showing(tmp_path) as port, ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
+        heard = say(port, b"GET /api/runs HTTP/1.1\r\nHost: localhost:%d\r\nConnection: close\r\n\r\n" % port)
+
+    assert heard.startswith(b"HTTP/1.1 200")
+
+
 def test_a_body_in_more_chunks_than_allowed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = body()
     monkeypatch.setattr(listener, "CHUNKS", len(whole))
@@ -120,8 +194,8 @@ def test_a_body_in_more_chunks_than_allowed_is_refused(tmp_path: Path, monkeypat
 
 
 def test_requests_that_drip_are_ended_and_others_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "REQUEST_S", 0.5)
-    monkeypatch.setattr(listener, "CONNECTIONS", 6)
+    monkeypatch.setattr(exchange, "REQUEST_S", 0.5)
+    monkeypatch.setattr(exchange, "CONNECTIONS", 6)
     with listening(tmp_path) as port, ExitStack() as lines:
         dripping = [
             lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)) for _ in range(6)
@@ -131,12 +205,12 @@ def test_requests_that_drip_are_ended_and_others_are_served(tmp_path: Path, monk
         for line in dripping:
             with suppress(ConnectionError):
                 assert line.recv(100) == b""  # hung up, without a reply
-        monkeypatch.setattr(listener, "REQUEST_S", PATIENCE_S)
+        monkeypatch.setattr(exchange, "REQUEST_S", PATIENCE_S)
         assert post(port, body())[0] == 200
 
 
 def test_connections_that_say_nothing_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "CONNECTIONS", 4)
+    monkeypatch.setattr(exchange, "CONNECTIONS", 4)
     with listening(tmp_path) as port, ExitStack() as lines:
         for number in range(1, 6):
             for _ in range(8):
@@ -147,7 +221,7 @@ def test_connections_that_say_nothing_make_room(tmp_path: Path, monkeypatch: pyt
 def test_more_busy_connections_than_allowed_are_told_to_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "CONNECTIONS", 3)
+    monkeypatch.setattr(exchange, "CONNECTIONS", 3)
     with listening(tmp_path) as port, ExitStack() as lines:
         for _ in range(3):
             busy = lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))

@@ -61,7 +61,7 @@ def test_it_listens_on_loopback_only(server: ViewerServer) -> None:
 def test_a_request_for_another_name_is_refused(server: ViewerServer, host: str) -> None:
     status, _, body = ask(server, "/api/runs", host=host)
 
-    assert status == 403 and b"fetch" not in body
+    assert status == (403 if host else 400) and b"fetch" not in body
 
 
 def test_localhost_is_a_name_too(server: ViewerServer) -> None:
@@ -81,7 +81,7 @@ def test_every_answer_carries_the_policy(server: ViewerServer, path: str) -> Non
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_only_get_is_answered(server: ViewerServer, method: str) -> None:
-    assert ask(server, "/api/runs", method)[0] == 501
+    assert ask(server, "/api/runs", method)[0] == 405
 
 
 @pytest.mark.parametrize(

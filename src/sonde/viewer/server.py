@@ -14,11 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
@@ -32,6 +30,7 @@ from sonde.runs.rundir import TRACE, NoSuchRun, Places, RunDir, places_of, run_i
 from sonde.viewer.excerpts import shown_excerpts, shown_trace
 from sonde.viewer.issues import MOST_BYTES, IssueBoard
 from sonde.viewer.stream import RunStream
+from sonde.watch.exchange import HttpExchange, HttpPort, HttpService
 from sonde.watch.issues import NoSuchIssue
 
 STATIC = files("sonde.viewer") / "static"
@@ -53,7 +52,6 @@ HEADERS = {
 }
 MOST_EVENTS = 500
 OPEN_RUNS = 32
-BODY_S = 30.0
 Query = Mapping[str, Sequence[str]]
 Answered = tuple[int, str, bytes]
 """Status, content type, body."""
@@ -133,7 +131,7 @@ class Shelf:
         return compare(self.find(left).events(), self.find(right).events()).as_dict()
 
 
-class ViewerServer:
+class ViewerServer(HttpService):
     """Serves until closed, at `url`. Port 0 picks a free one; `within` says of each run in which folders the sources that it cites may
     be read; `cache` keeps indexes of trace files; `board` has the issues of a watch.
     """
@@ -151,7 +149,7 @@ class ViewerServer:
         self.shelf = Shelf([*places_of(places), *([board.runs] if board else [])], named, within=within, cache=cache)
         self.board = board
         self._http = _ViewerListener(self.shelf, port, board)
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+        super().__init__(self._http, "sonde-view")
 
     @property
     def url(self) -> str:
@@ -167,32 +165,10 @@ class ViewerServer:
         """Where the page is for whoever may change issues. It is for one person's eyes."""
         return f"{self.url}#/?key={self.board.key}" if self.board else self.url
 
-    def start(self) -> Self:
-        """Serve in the background."""
-        self._thread.start()
-        return self
 
-    def close(self) -> None:
-        """Stop; closing twice is fine."""
-        if self._thread.is_alive():
-            self._http.shutdown()
-            self._thread.join()
-        self._http.server_close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class _ViewerListener(ThreadingHTTPServer):
-    daemon_threads = True
-
+class _ViewerListener(HttpPort):
     def __init__(self, shelf: Shelf, port: int, board: IssueBoard | None) -> None:
-        super().__init__(("127.0.0.1", port), _ViewerExchange)
+        super().__init__("127.0.0.1", port, _ViewerExchange)
         self.shelf = shelf
         self.board = board
 
@@ -201,22 +177,16 @@ class _ViewerListener(ThreadingHTTPServer):
         """What a request may call us."""
         return frozenset(f"{host}:{self.server_port}" for host in ("127.0.0.1", "localhost", "[::1]"))
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Silent: browsers hang up all the time."""
 
-
-class _ViewerExchange(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _ViewerExchange(HttpExchange):
     server: _ViewerListener  # pyright: ignore[reportIncompatibleVariableOverride]  # no other server makes these
-    server_version = "sonde"
-    sys_version = ""
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         self._answer(self._read)
 
-    def do_POST(self) -> None:
+    def post(self) -> None:
         if self.server.board is None:
-            self.send_error(HTTPStatus.NOT_IMPLEMENTED)
+            self.refuse(HTTPStatus.METHOD_NOT_ALLOWED, "nothing can be changed here: this page only shows runs")
         else:
             self._answer(partial(self._change, self.server.board))
 
@@ -250,12 +220,10 @@ class _ViewerExchange(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= MOST_BYTES):
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "application/json", _problem(UsageError("that is too long"))
-        self.connection.settimeout(BODY_S)
         try:
             body = msgspec.json.decode(self.rfile.read(int(length)), type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
             raise UsageError("the request is no JSON object") from None
-        self.connection.settimeout(None)
         self._taken = True
         match urlsplit(self.path).path.split("/")[1:]:
             case ["api", "issues", number, action]:
@@ -264,7 +232,7 @@ class _ViewerExchange(BaseHTTPRequestHandler):
                 raise NoSuchRun("no such address")
 
     def _answer(self, reply: Callable[[], Answered]) -> None:
-        self._taken = self.command == "GET"
+        self._taken = not self.has_body
         try:
             if self.headers.get("Host", "") not in self.server.names:
                 words = b"this viewer answers to 127.0.0.1 and localhost only\n"
@@ -281,11 +249,10 @@ class _ViewerExchange(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the overridden method's name for it
-        """Silent: the terminal belongs to the command that started us."""
 
 
 def _problem(error: Exception) -> bytes:

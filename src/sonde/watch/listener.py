@@ -14,24 +14,22 @@ us; `GET /metrics` is for those who may send.
 from __future__ import annotations
 
 import hmac
-import io
 import ipaddress
 import re
-import socket
 import threading
 import time
 import zlib
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from sonde.core.canonical import plural
 from sonde.errors import ConfigError, SondeError
 from sonde.watch import otlp
+from sonde.watch.exchange import BLOCK, RETRY_S, HttpExchange, HttpPort, HttpService
 from sonde.watch.intake import Intake, NotKept
 from sonde.watch.vitals import Vitals
 
@@ -40,12 +38,7 @@ BODY_BYTES = 64 * 1024 * 1024
 UNPACKED_BYTES = 64 * 1024 * 1024
 BODIES_BYTES = 160 * 1024 * 1024
 CHUNKS = 200_000  # of one body
-CONNECTIONS = 128
-IDLE_S = 120.0
-REQUEST_S = 30.0
-RETRY_S = "2"
 SHORTEST_TOKEN = 16
-_BLOCK = 64 * 1024
 _LOOPBACK_NAME = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE | re.ASCII)
 _ENCODINGS: dict[str, otlp.Encoding] = {
     "application/x-protobuf": "application/x-protobuf",
@@ -87,7 +80,7 @@ class ListenAddress:
             return False
 
 
-class OtlpListener:
+class OtlpListener(HttpService):
     """Serves an intake until closed, at `url`. Port 0 picks a free one. Anything but loopback needs a token."""
 
     def __init__(
@@ -104,7 +97,7 @@ class OtlpListener:
             self._http = _OtlpServer(intake, address, token, vitals)
         except OSError as error:
             raise ConfigError(f"--listen {address.host}:{address.port}: {error.strerror or error}") from None
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.1,), name="sonde-listen", daemon=True)
+        super().__init__(self._http, "sonde-listen")
 
     def counts(self) -> dict[str, int]:
         """What became of spans since the start."""
@@ -117,30 +110,8 @@ class OtlpListener:
         host = self._http.address.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self._http.server_port}"
 
-    def start(self) -> Self:
-        """Serve in the background."""
-        self._thread.start()
-        return self
 
-    def close(self) -> None:
-        """Stop; closing twice is fine."""
-        if self._thread.is_alive():
-            self._http.shutdown()
-            self._thread.join()
-        self._http.server_close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _OtlpServer(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = CONNECTIONS
-
+class _OtlpServer(HttpPort):
     def __init__(self, intake: Intake, address: ListenAddress, token: str | None, vitals: Vitals | None) -> None:
         self.intake = intake
         self.vitals = vitals
@@ -148,57 +119,9 @@ class _OtlpServer(ThreadingHTTPServer):
         self.address = address
         self.token = None if token is None else token.encode()
         self.decoder = threading.Lock()
-        self._guard = threading.Lock()
+        self._counting = threading.Lock()
         self._bodies = 0
-        self._idle_since: dict[socket.socket, float | None] = {}
-        self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        super().__init__((address.host, address.port), _OtlpExchange)
-
-    def server_bind(self) -> None:
-        """Without the look-up of our own name in DNS that the parent does."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.address.host, int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread for each connection, up to CONNECTIONS. Then the one that has been idle longest is closed to make room."""
-        with self._guard:
-            longest = None
-            if full := len(self._idle_since) >= CONNECTIONS:
-                idle = [(since, each) for each, since in self._idle_since.items() if since is not None]
-                longest = min(idle, key=lambda pair: pair[0], default=(0.0, None))[1]
-            if longest is not None:
-                del self._idle_since[longest]
-            if not full or longest is not None:
-                self._idle_since[request] = time.monotonic()
-        if full and longest is None:
-            self._turn_away(request)
-            return
-        if longest is not None:
-            with _hung_up():
-                longest.shutdown(socket.SHUT_RDWR)  # its thread wakes up and ends
-        super().process_request(request, client_address)
-
-    def _turn_away(self, request: socket.socket) -> None:
-        with _hung_up():
-            request.settimeout(0)
-            request.send(
-                f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: {RETRY_S}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
-            )
-        self.shutdown_request(request)
-
-    def close_request(self, request: Any) -> None:
-        """Forget the connection."""
-        with self._guard:
-            self._idle_since.pop(request, None)
-        super().close_request(request)
-
-    def mark(self, request: socket.socket, *, idle: bool) -> None:
-        """Say whether a connection waits for a request."""
-        with self._guard:
-            if request in self._idle_since:
-                self._idle_since[request] = time.monotonic() if idle else None
+        super().__init__(address.host, address.port, _OtlpExchange)
 
     @contextmanager
     def room(self) -> Generator[_Room]:
@@ -211,20 +134,17 @@ class _OtlpServer(ThreadingHTTPServer):
 
     def refuse(self, spans: int) -> None:
         """Count spans that were not stored."""
-        with self._guard:
+        with self._counting:
             self.refused += spans
 
     def use(self, size: int) -> None:
         """Count bytes of bodies in memory; refuses more than BODIES_BYTES."""
-        with self._guard:
+        with self._counting:
             if size > 0 and self._bodies + size > BODIES_BYTES:
                 raise RefusedRequest(
                     HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once: send it again in a few seconds"
                 )
             self._bodies += size
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Silent: clients hang up all the time."""
 
 
 class _Room:
@@ -237,59 +157,10 @@ class _Room:
         self.taken += size
 
 
-@contextmanager
-def _hung_up() -> Generator[None]:
-    """The other side may be gone already."""
-    try:
-        yield
-    except OSError:
-        pass
-
-
-class _TimedReader(io.RawIOBase):
-    """Reads a socket until a moment, however slowly its bytes come."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self.until = 0.0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        left = self.until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the request took too long")
-        self._connection.settimeout(left)
-        return self._connection.recv_into(buffer)
-
-
-class _OtlpExchange(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _OtlpExchange(HttpExchange):
     server: _OtlpServer  # pyright: ignore[reportIncompatibleVariableOverride]  # no other server makes these
-    server_version = "sonde"
-    sys_version = ""
 
-    def setup(self) -> None:
-        super().setup()
-        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-        self._timer = _TimedReader(self.connection)
-        self.rfile = self._buffered = io.BufferedReader(self._timer, _BLOCK)
-
-    def handle_one_request(self) -> None:
-        self.server.mark(self.connection, idle=True)
-        self._timer.until = time.monotonic() + IDLE_S
-        self.close_connection = True
-        try:
-            if not self._buffered.peek(1):
-                return
-            self.server.mark(self.connection, idle=False)
-            self._timer.until = time.monotonic() + REQUEST_S
-            super().handle_one_request()
-        except OSError:  # gone, or too slow
-            self.close_connection = True
-
-    def do_POST(self) -> None:
+    def post(self) -> None:
         encoding: otlp.Encoding = "application/json"
         self._unread, self._taken = True, 0
         try:
@@ -321,7 +192,7 @@ class _OtlpExchange(BaseHTTPRequestHandler):
             told = f"{plural(len(refused), 'span')} not stored: {reason}" if refused else ""
             self._reply(HTTPStatus.OK, encoding, otlp.accepted(encoding, len(refused), told))
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         self.close_connection = True  # a body that nobody reads must not become the next request
         path = urlsplit(self.path).path
         try:
@@ -387,7 +258,7 @@ class _OtlpExchange(BaseHTTPRequestHandler):
     def _read_onto(self, body: bytearray, size: int, room: _Room) -> None:
         """So many bytes more. Memory is taken as they come, not as they are announced."""
         while size > 0:
-            part = self.rfile.read1(min(size, _BLOCK))
+            part = self.rfile.read1(min(size, BLOCK))
             if not part:
                 raise ConnectionAbortedError("the client hung up within the body")
             self._taken += len(part)
@@ -444,12 +315,12 @@ class _OtlpExchange(BaseHTTPRequestHandler):
     def _discard(self) -> None:
         """Read the rest of a body that nobody wants: closing before that would reset the connection, and our reply with it."""
         self.close_connection = True
-        self._timer.until = min(self._timer.until, time.monotonic() + 5.0)
+        self.timer.until = min(self.timer.until, time.monotonic() + 5.0)
         length = self.headers.get("Content-Length", "")
         left = int(length) - self._taken if length.isascii() and length.isdigit() and len(length) < 18 else BODY_BYTES
         chunked = "Transfer-Encoding" in self.headers
-        with _hung_up():
-            while left > 0 and (part := self.rfile.read1(min(left, _BLOCK))):
+        with suppress(OSError):  # the other side may be gone already
+            while left > 0 and (part := self.rfile.read1(min(left, BLOCK))):
                 left -= len(part)
                 if chunked and part.endswith(b"0\r\n\r\n"):
                     return
@@ -466,9 +337,6 @@ class _OtlpExchange(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the overridden method's name for it
-        """Silent: the terminal belongs to the command that started us."""
 
 
 def _too_large() -> RefusedRequest:

@@ -251,7 +251,8 @@ def test_each_agent_of_a_long_trace_has_its_own_readers_and_the_root_merges_what
     def answer(request: ModelRequest) -> str:
         if READS in words(request):
             read.append(words(request))
-            return json.dumps([finding(34, "Language-only", odds=0.7)] if "I found none." in words(request) else [])
+            own = finding(34, "Language-only", odds=0.7) if "I found none." in words(request) else finding(9, odds=0.4)
+            return json.dumps([own])
         return "[]" if DOUBTS in words(request) else reply([finding(34)])
 
     model = ScriptedModel(answer)
@@ -269,8 +270,29 @@ def test_each_agent_of_a_long_trace_has_its_own_readers_and_the_root_merges_what
     assert "look 5:" not in own
     merging = next(words(each) for each in model.requests if "3 others read a part each" in words(each))
     assert f"step 31, {span_id(34)} | Language-only | 0.70 | it says so" in merging
+    assert (
+        "look 9: word9 word9"
+        in merging.partition("The steps that they name:")[2].partition("The steps that decided")[0]
+    )
     assert "### step 31" in merging  # what decided the end, uncut
     assert report_of(found)["coverage"]["unread"] == []
+
+
+def test_a_taxonomy_may_have_a_guide_of_its_own_for_traces_of_several_agents(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    category = "categories: [{name: Goal Deviation, definition: it drifts}]"
+    mine.write_text(
+        f"name: mine\nguide: how one agent is judged\nteam_guide: how a team is judged\n{category}\n", "utf-8"
+    )
+    alone, team = ScriptedModel([reply([finding(1)])]), ScriptedModel([reply([finding(34)])])
+
+    investigate(write_trace(tmp_path), alone, taxonomy=str(mine), max_subcalls=0)
+    investigate(write_team(tmp_path), team, taxonomy=str(mine), max_subcalls=0)
+
+    assert "how one agent is judged" in words(alone.requests[0])
+    assert "how a team is judged" in words(team.requests[0])
+    assert "how one agent is judged" not in words(team.requests[0])
+    assert "in the whole trace 0 calls or pieces of code failed" in words(team.requests[0])
 
 
 def test_a_long_trace_without_sub_calls_is_judged_by_outline_and_facts(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ _STRONG = {
         r"{reader} (?:(?:that|which|who) {few})?{must} {few}(?:{mark}|answer|reply|respond|say|state|cite|skip|omit|ignore|hide|run"
         r"|execute|call|delete|change|submit|finish|copy|send|stop)\b"
     ),
-    "attention dear": r"(?:attention|dear),? (?:\w+ )?{reader}\b",
+    # Managers address their team members so: "Dear Search Agent".
+    "attention dear": r"(?:attention|dear),? (?:(?!(?:re)?search |web |browser )\w+ )?{reader}\b",
     "if you are": r"if you are {few}{reader}\b",
     "reading reviewing you analy evaluating judging": (
         r"as (?:an?|the) {reader},? (?:reading|reviewing|you|analy[sz]ing|evaluating|judging)\b"

@@ -1,6 +1,7 @@
 """Taxonomies of failures as data: ours of five labels, TRAIL's 21 categories, or a user's own YAML file.
 
-A file has a name, categories with name and definition, and perhaps a guide that says how to label. Without a model, a rule recognises a
+A file has a name, categories with name and definition, and perhaps a guide that says how to label, with another one (`team_guide`) for
+traces in which several agents have runs of their own. Without a model, a rule recognises a
 category by its patterns in the words of an error: {name: Slow, definition: Too slow, patterns: ["timed? ?out"]}.
 """
 
@@ -35,11 +36,12 @@ class Category:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taxonomy:
-    """Categories under one name; `guide` says how to label with them."""
+    """Categories under one name; `guide` says how to label with them, `team_guide` how where several agents have runs of their own."""
 
     name: str
     categories: tuple[Category, ...]
     guide: str = ""
+    team_guide: str = ""
 
     def find(self, name: str) -> str | None:
         """The category of this name in any spelling, or None."""
@@ -118,4 +120,5 @@ def _parse(text: str, source: str) -> Taxonomy:
             first = categories[spelt].name
             raise ConfigError(f"{source}: {first!r} and {label!r} are the same name; give each category its own")
         categories[spelt] = Category(label, " ".join(definition.split()), patterns)
-    return Taxonomy(name=name, categories=tuple(categories.values()), guide=str(rest.get("guide", "")))
+    guides = {field: str(rest.get(field, "")) for field in ("guide", "team_guide")}
+    return Taxonomy(name=name, categories=tuple(categories.values()), **guides)

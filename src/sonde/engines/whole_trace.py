@@ -42,6 +42,7 @@ TASK_CHARS = 3_000
 FACTS_CHARS = 6_000
 CLAIMS_CHARS = 16_000
 DECIDING_CHARS, DECIDING_STEPS = 6_000, 8
+CLAIMED_CHARS, CLAIMED_STEP_CHARS = 30_000, 3_000
 STEP_CHARS = 6_000
 KEPT = 0.4  # claims with at least these odds are submitted
 
@@ -55,7 +56,9 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
         prompt_file("engines/findings_rules"),
         name=taxonomy.name,
         categories=taxonomy.listed(),
-        guide=taxonomy.guide or prompt_file("engines/general_guide"),
+        guide=(taxonomy.team_guide if transcript.runs else "")
+        or taxonomy.guide
+        or prompt_file("engines/general_guide"),
         task=shortened(transcript.task, TASK_CHARS),
     )
     count = len(transcript.steps)
@@ -76,7 +79,7 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
             first=str(part.first),
             last=str(part.last),
             own_task="The same." if part.task is None else shortened(part.task, TASK_CHARS),
-            facts=listed([fact for fact in facts if not own.isdisjoint(fact.span_ids)], most=FACTS_CHARS),
+            facts=listed(filter(None, (fact.within(own) for fact in facts)), most=FACTS_CHARS),
             part=part.text,
         )
         for at, (part, own) in enumerate(((part, set(part.span_ids)) for part in parts), 1)
@@ -118,7 +121,7 @@ def _parts(transcript: Transcript) -> list[TranscriptPart]:
 
 
 def _merged(transcript: Transcript, answers: Sequence[str]) -> str:
-    """What the readers of the parts claim, in the order of steps, and the steps that decided the end."""
+    """What the readers of the parts claim, in the order of steps, the steps that they name, and those that decided the end."""
     claims = [claim for answer in answers for claim in claims_in(answer)]
     places = {step.span_id: step.number for step in transcript.steps}
     claims.sort(key=lambda claim: places.get(str(claim.get("span_id")), len(places)))
@@ -141,10 +144,14 @@ def _merged(transcript: Transcript, answers: Sequence[str]) -> str:
     after = [step for before, step in pairwise(calls) if before.run != step.run and before.run in transcript.runs]
     deciding = {step.number: step for step in (*after, *last.values()) if step.came}
     shown = [deciding[at] for at in sorted(deciding)][-DECIDING_STEPS:]
+    named = {str(claim.get("span_id")) for claim in claims} - {step.span_id for step in shown}
+    claimed = [step for step in transcript.steps if step.span_id in named]
+    most = min(CLAIMED_STEP_CHARS, transcript.room, CLAIMED_CHARS // max(len(claimed), 1))
     return fill(
         prompt_file("engines/findings_merge"),
         count=str(len(answers)),
         claims="\n".join(lines) or "(nothing)",
+        claimed="\n\n".join(step.text(most, most=most) for step in claimed) or "(none)",
         deciding="\n\n".join(
             f"### step {step.number} | span {step.span_id} | agent {step.agent}\n{shortened(step.came, DECIDING_CHARS)}"
             for step in shown

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sonde.contexts.traces.facts import facts_of, listed
+from sonde.contexts.traces.facts import Fact, facts_of, listed
 from sonde.contexts.traces.span import Micros, Span, build_span
 from sonde.contexts.traces.transcript import transcript_of
 from sonde.core.deadline import Deadline
@@ -73,7 +73,8 @@ def test_equal_errors_are_one_fact_with_all_their_steps_and_spans() -> None:
     found = facts(calls(2, "web_search", {"query": "a"}, **failed), calls(3, "web_search", {"query": "b"}, **failed))
 
     assert found[0] == (
-        f"steps 0, 1 (spans {2:016x}, {3:016x}): the call or code that it wrote failed: TypeError: unexpected keyword 'x'; told to step 1"
+        f"steps 0, 1 (spans {2:016x}, {3:016x}): the call or code that it wrote failed: TypeError: unexpected keyword 'x'; "
+        f"told to step 1 (span {3:016x})"
     )
 
 
@@ -82,6 +83,32 @@ def test_a_call_with_arguments_that_the_tool_does_not_have_or_of_an_unknown_tool
 
     assert f"step 0 (span {2:016x}): it calls page_down with ''; the tool takes no arguments" in found
     assert f"step 1 (span {3:016x}): it calls 'fly', which is not among the declared tools" in found
+
+
+def test_a_refused_argument_is_told_once_and_apart_where_the_agent_had_just_been_told() -> None:
+    failed = {"status": "ERROR", "status_message": "TypeError: unexpected keyword argument ''"}
+
+    found = facts(
+        calls(2, "page_down", {"": {}}, **failed),
+        ran(3, "page_down", {"": {}}),
+        calls(4, "page_down", {"": {}, "arguments": {}}, **failed),
+        ran(5, "page_down", {"": {}, "arguments": {}}),
+    )
+
+    ending = f"the tool takes no arguments; the last of these calls ran in step 3 (span {5:016x})"
+    again = "it was just told that such a call failed, and "
+    assert found == [
+        f"step 0 (span {2:016x}): it calls page_down with ''; {ending}",
+        f"step 2 (span {4:016x}): {again}it calls page_down with '', 'arguments'; {ending}",
+    ]
+
+
+def test_whoever_reads_some_spans_gets_what_a_fact_says_of_them() -> None:
+    fact = Fact(text="they end alike", steps=(1, 2), span_ids=("a", "b"))
+
+    assert fact.within({"b", "c"}) == Fact(text="they end alike", steps=(2,), span_ids=("b",))
+    assert fact.within({"c"}) is None
+    assert Fact(text="two calls failed", steps=(), span_ids=()).within({"c"}) is not None
 
 
 def test_searches_in_other_words_are_told_as_one_repeat_and_others_are_not() -> None:
@@ -130,7 +157,7 @@ def test_an_answer_without_any_look_up_and_one_that_gives_up_are_named() -> None
 
     assert [line.partition("): ")[2] for line in found] == [
         "the answer says: unable to find the moons",
-        "its run answers here, and no tool or team member was called before",
+        "its run answers here; it called no tool or team member before, only code of its own or none",
     ]
 
 

@@ -383,7 +383,7 @@ def test_what_is_out_of_the_ordinary_is_said(tmp_path: Path) -> None:
 
     told = registry(store_of(tmp_path, rows)).call("read_trace", {"trace_id": TRACE}).result
 
-    assert "| agent - | took 70 s\n[new input]\n<user> seats\n[output]\n(no documents came back)" in told
+    assert "| agent - | took 70 s\n[new input]\n(user) seats\n[output]\n(no documents came back)" in told
     assert "| agent - | cut off: length\n[output]\nit is" in told
 
 

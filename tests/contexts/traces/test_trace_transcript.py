@@ -40,7 +40,7 @@ def test_a_step_shows_only_the_messages_that_no_earlier_step_had() -> None:
         ]
     )
 
-    assert [step.given for step in found.steps] == [("<user> rules",), ("<user> news",)]
+    assert [step.given for step in found.steps] == [("(user) rules",), ("(user) news",)]
     assert [step.agent for step in found.steps] == ["planner", "planner"]
     assert found.task == "the task"
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Any, TypeVar, cast
@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 FINAL = re.compile(r"final_?answer", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 _SPACE = re.compile(r"\s+")
-_EXCEPTION = re.compile(r"\b\w{1,60}(?:Error|Exception):")
+_EXCEPTION = re.compile(r"\b(?:\w{1,60}Error|\w{0,60}Exception):")
 _STATUS = re.compile(r"\b(?:error|status|code|http)\b[ :=]{0,3}(?:code[ :=]{0,3})?([45]\d\d)\b", re.IGNORECASE)
 _TAG = re.compile(r"\b(?:write|end|finish|close)[^.\n]{0,80}?['\"`](?:\\n)?(<\w{1,40}>)['\"`]", re.IGNORECASE)
 _TOOL = re.compile(r"^- (\w{1,60}):", re.MULTILINE)
@@ -68,7 +68,7 @@ _LIMIT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Something that code found, and at which steps."""
+    """Something that code found, and at which steps; at none if it is about the whole trace."""
 
     text: str
     steps: tuple[int, ...]
@@ -79,7 +79,14 @@ class Fact:
         numbers = ", ".join(map(str, self.steps[:MOST_STEPS])) + (" ..." if len(self.steps) > MOST_STEPS else "")
         spans = ", ".join(self.span_ids[:MOST_STEPS])
         plural = "s" if len(self.steps) > 1 else ""
-        return f"step{plural} {numbers} (span{plural} {spans}): {self.text}"
+        return f"step{plural} {numbers} (span{plural} {spans}): {self.text}" if self.steps else self.text
+
+    def within(self, span_ids: Collection[str]) -> Fact | None:
+        """What of it is about these spans, for whoever reads only them; None if nothing is."""
+        kept = [(step, span_id) for step, span_id in zip(self.steps, self.span_ids, strict=True) if span_id in span_ids]
+        if self.steps and not kept:
+            return None
+        return replace(self, steps=tuple(step for step, _ in kept), span_ids=tuple(span_id for _, span_id in kept))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +118,25 @@ def facts_of(spans: Iterable[Span], transcript: Transcript) -> list[Fact]:
         tools |= _declared(text)
     calls = (call for step in _in_time(steps) if step.kind == "LLM" for call in _written(step))
     written = list(islice(calls, MOST_WRITTEN))
+    # A call with arguments that its tool does not have is told once: neither as an error nor as a repeat besides.
+    misused = {
+        call.step.number: call
+        for call in written
+        if call.tool in tools and not tools[call.tool].issuperset(call.arguments)
+    }
+    ran = {step.number: after for step, after in pairwise(steps) if after.kind == "TOOL" and after.run == step.run}
+    in_vain = {ran[number].number for number in misused if number in ran}
     made = [call for step in _in_time(steps) if (call := _made(step, known[step.span_id])) is not None]
     has_tools = any(not FINAL.search(name) for name in tools)
     all_read = not cut and len(written) < MOST_WRITTEN  # a call that was not read is no proof that there was none
     looks: list[Callable[[], list[Fact]]] = [
-        lambda: _failed(steps),
-        lambda: _misused(written, tools),
+        lambda: _counted(steps) if transcript.runs else [],
+        lambda: _failed(steps, misused),
+        lambda: _unknown(written, tools),
+        lambda: _misused(misused, tools, ran),
         lambda: _unsent(steps, tools),
         lambda: _refused(steps),
-        lambda: _repeated(made, "called"),
+        lambda: _repeated([call for call in made if call.step.number not in in_vain], "called"),
         lambda: _errands(transcript),
         lambda: _same_outputs(steps),
         lambda: _without_tags(steps, asked),
@@ -169,11 +186,17 @@ def _grouped(pairs: Iterable[tuple[str, Step]]) -> dict[str, list[Step]]:
     return groups
 
 
-def _failed(steps: Sequence[Step]) -> list[Fact]:
+def _counted(steps: Sequence[Step]) -> list[Fact]:
+    """How many calls failed in all: whoever reads one agent's run does not see the others."""
+    failed = sum(step.kind == "LLM" and bool(step.around) for step in steps)
+    return [_fact(f"in the whole trace {failed} calls or pieces of code failed", [])]
+
+
+def _failed(steps: Sequence[Step], misused: Collection[int]) -> list[Fact]:
     """Steps that ended in an error, equal errors together, with the steps that were told of them. A tool's own error is left out if the
-    call before it reports the same.
+    call before it reports the same, and a refused argument if it is told as such.
     """
-    told = {step.reports: step.number for step in steps if step.reports is not None}
+    told = {step.reports: f"{step.number} (span {step.span_id})" for step in steps if step.reports is not None}
     found: list[tuple[str, Step]] = []
     before = ""
     for step in steps:
@@ -184,28 +207,50 @@ def _failed(steps: Sequence[Step]) -> list[Fact]:
         if step.kind != "LLM" and error[:60] in before:
             continue
         before = _short(step.around, READ_CHARS) if step.kind == "LLM" else before
+        if step.number in misused and "argument" in error:
+            continue
         found.append((f"{'the call or code that it wrote' if step.kind == 'LLM' else 'it'} failed: {error}", step))
     facts: list[Fact] = []
     for text, group in _grouped(found).items():
-        heard = ", ".join(str(told[step.number]) for step in group if step.number in told)
+        heard = ", ".join([told[step.number] for step in group if step.number in told][:MOST_STEPS])
         facts.append(_fact(f"{text}{f'; told to step {heard}' if heard else ''}", group))
     return facts
 
 
-def _misused(calls: Sequence[ToolUse], tools: Mapping[str, frozenset[str]]) -> list[Fact]:
-    """Structured calls of tools that nobody declared, or with arguments that the tool does not have."""
-    found: list[tuple[str, Step]] = []
-    taken = {tool: sorted(names) for tool, names in tools.items()}
-    for call in calls:
-        if not tools:
-            break
-        if call.tool not in tools:
-            found.append((f"it calls {call.tool[:NAME_CHARS]!r}, which is not among the declared tools", call.step))
-        elif extra := sorted(set(call.arguments) - tools[call.tool]):
-            takes = ", ".join(taken[call.tool][:MOST_NAMES]) or "no arguments"
-            wrong = ", ".join(repr(name[:NAME_CHARS]) for name in extra[:MOST_NAMES])
-            found.append((f"it calls {call.tool} with {wrong}; the tool takes {takes}", call.step))
+def _unknown(calls: Sequence[ToolUse], tools: Mapping[str, frozenset[str]]) -> list[Fact]:
+    """Structured calls of tools that nobody declared."""
+    if not tools:
+        return []
+    found = [
+        (f"it calls {call.tool[:NAME_CHARS]!r}, which is not among the declared tools", call.step)
+        for call in calls
+        if call.tool not in tools
+    ]
     return [_fact(text, group) for text, group in _grouped(found).items()]
+
+
+def _misused(
+    misused: Mapping[int, ToolUse], tools: Mapping[str, frozenset[str]], ran: Mapping[int, Step]
+) -> list[Fact]:
+    """Structured calls with arguments that the tool does not have: those written right after such a call failed, and the others."""
+    groups: dict[tuple[str, bool], list[ToolUse]] = {}
+    last: dict[str, Step] = {}
+    for number, call in misused.items():
+        groups.setdefault((call.tool, call.step.reports in misused), []).append(call)
+        if number in ran:
+            last[call.tool] = ran[number]
+    facts: list[Fact] = []
+    for (tool, again), calls in groups.items():
+        takes = ", ".join(sorted(tools[tool])[:MOST_NAMES]) or "no arguments"
+        names = dict.fromkeys(name for call in calls for name in sorted(set(call.arguments) - tools[tool]))
+        wrong = ", ".join(repr(name[:NAME_CHARS]) for name in list(names)[:MOST_NAMES])
+        text = f"it calls {tool} with {wrong}; the tool takes {takes}"
+        if again:
+            text = f"it was just told that such a call failed, and {text}"
+        if len(misused) > 1 and tool in last:
+            text += f"; the last of these calls ran in step {last[tool].number} (span {last[tool].span_id})"
+        facts.append(_fact(text, [call.step for call in calls]))
+    return facts
 
 
 def _unsent(steps: Sequence[Step], tools: Mapping[str, frozenset[str]]) -> list[Fact]:
@@ -363,7 +408,8 @@ def _without_look(transcript: Transcript, written: Sequence[ToolUse], made: Sequ
         answers = (step for step in steps if FINAL.search(f"{step.name} {step.came[:READ_CHARS]}"))
         deciding = next((step for step in answers if step.kind == "LLM" and "final_answer(" in step.came), None)
         if run not in used and deciding is not None:
-            facts.append(_fact("its run answers here, and no tool or team member was called before", [deciding]))
+            text = "its run answers here; it called no tool or team member before, only code of its own or none"
+            facts.append(_fact(text, [deciding]))
     return facts
 
 

@@ -512,7 +512,7 @@ def _step(span: Span, number: int, heard: _Heard) -> Step:
                     text = text.replace(output, f"[here the output of step {earlier} is repeated]")
                 told_again = text.startswith("Calling tools:") and heard.share(text) >= CALL_SHARE
                 fresh = "[the call that was made before]" if told_again else heard.fresh(text)
-                given.append(f"<{each.row['role']}> {fresh}")
+                given.append(f"({each.row['role']}) {fresh}")
                 plans = bool(_PLANNED.search(text[-PLAN_CHARS:]))
                 heard.learn(text)
         heard.messages.update(keys)

@@ -176,6 +176,18 @@ def test_lines_that_cannot_be_read_are_told_once_until_there_are_more(post: Post
     assert kept["gaps"][0].startswith("2 malformed records")
 
 
+def test_keys_that_an_older_version_stored_are_not_shown(post: Post) -> None:
+    key = "sk-" + "abcdEFGH" * 4
+    append(post.traces, [trace(1, 1, STOCK)])
+    post.look(500)
+    with WatchState(post.folder) as state:
+        state.change("UPDATE signatures SET message = ?, form = ?", f"refused: {key}", f"refused: {key}")
+
+    said = [sonde("issues", *words, "--state", post.folder, cwd=post.path) for words in ([], ["--json"], ["show", "1"])]
+
+    assert all(key not in each.stdout and "refused: " in each.stdout for each in said)
+
+
 def test_keys_in_messages_are_removed_from_issues_wherever_they_are_shown(post: Post) -> None:
     key = "sk-" + "abcdEFGH" * 4
     told = [

@@ -273,9 +273,13 @@ def test_a_failure_that_a_model_finds_in_a_healthy_trace_is_an_issue(tmp_path: P
     with WatchState(post.folder) as state:
         control = candidates(state, 0)[-1]
         issues.begin(state, control, "run", 0.0)
-        issues.conclude(state, control, result("instruction_failure", "plan", "it answered another question"))
+        said = "It answered another question, about the price of the order; the user had asked for its date. Nobody noticed."
+        issues.conclude(state, control, result("instruction_failure", "plan", said))
 
         (found,) = issues.known_issues(state, number=3)
+        assert found.title == "plan: It answered another question, about the price of the order"
+        assert found.proof is not None
+        assert found.proof.summary == found.signatures[0].message == said
         assert (control.kind, found.judge, found.label, found.traces) == (
             "control",
             "LLM",
@@ -283,6 +287,21 @@ def test_a_failure_that_a_model_finds_in_a_healthy_trace_is_an_issue(tmp_path: P
             (control.trace_id,),
         )
         assert all(each.fingerprint != control.fingerprint for each in candidates(state, 0))
+
+
+@pytest.mark.parametrize(
+    ("said", "title"),
+    [
+        ("The tool failed.\nThen it was asked again.", "The tool failed"),
+        ("The plan names a tool that does not exist — so step 3 fails", "The plan names a tool that does not exist"),
+        (f"The search found nothing, so the model {'invented ' * 9}an order", "The search found nothing"),
+        ("invented " * 20, f"{'invented ' * 8}".strip() + "…"),
+        ("x" * 200, "x" * 79 + "…"),
+        ("", ""),
+    ],
+)
+def test_a_title_is_the_first_clause_of_what_a_model_says(said: str, title: str) -> None:
+    assert issues.headline(said) == title
 
 
 def test_counts_of_long_ago_are_summed_up_and_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ people are data: whoever prints them makes them harmless.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,7 @@ ONE_IN, MOST_NEEDED = (
 KEPT_WINDOWS = 10_000  # for which counts are kept one by one
 LONG_AGO = -(1 << 62)  # the window under which older counts are summed up
 MAX_NOTE = 4_000
+HEADLINE = 80
 TREND = 24  # windows
 SAME_CAUSE = 0.5
 OTHERS = "others"
@@ -63,6 +65,16 @@ def affected_text(users: int, sessions: int) -> str:
     """Users and sessions in words; traces that name neither leave it open."""
     named = [plural(count, word) for count, word in ((users, "user"), (sessions, "session")) if count]
     return ", ".join(named) or "unknown (no trace names a user or session)"
+
+
+def headline(text: str) -> str:
+    """What fits into a title of a model's sentences: the first of them, or its first clause."""
+    line = " ".join(text.split())
+    said = re.split(r"[.;!?](?:\s|$)|\s[–—]\s", line, maxsplit=1)[0]
+    if len(said) > HEADLINE:
+        said = said[:HEADLINE].rpartition(", ")[0] or said
+    cut = said[: HEADLINE - 1]
+    return said if len(said) <= HEADLINE else f"{cut.rpartition(' ')[0] or cut}…"
 
 
 class NoSuchIssue(ConfigError):
@@ -117,6 +129,12 @@ class Candidate:
     attempt: int = 1
     hits: int = 0
     begun: bool = False
+
+    @property
+    def why(self) -> str:
+        """The kind in words."""
+        words = {"new": "just began", "growing": "grows", "open": "not looked at yet", "control": "healthy, as a check"}
+        return words.get(self.kind, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -767,8 +785,8 @@ def _issue(state: WatchState, window: int, row: Sequence[Any]) -> KnownIssue:
         IssueSignature(
             id=each[0],
             component=each[1],
-            form=each[2],
-            message=each[3],
+            form=redact_text(each[2]),  # older versions stored it as it came
+            message=redact_text(each[3]),
             label=each[4],
             judge=each[5],
             count=counts.get(each[0], 0),
@@ -798,7 +816,7 @@ def _issue(state: WatchState, window: int, row: Sequence[Any]) -> KnownIssue:
         state=now,
         since_us=since_us,
         component=largest.component if largest else "",
-        message=largest.message if largest else "",
+        message=(headline(largest.message) if largest.judge == "LLM" else largest.message) if largest else "",
         label=judged.label if judged else largest.label if largest else "",
         judge=judged.judge if judged else largest.judge if largest else "CODE",
         count=sum(counts.values()),
@@ -837,7 +855,7 @@ def _proof(state: WatchState, number: int) -> IssueProof | None:
             judge=judge,
             label=label,
             confidence=confidence,
-            summary=summary,
+            summary=redact_text(summary),
             component=component,
             cost_usd=state.spent_on(name),
         )

@@ -548,7 +548,7 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
             file=sys.stderr,
         )
     if turn.investigated is not None:
-        which = f"trace {turn.investigated.trace_id} ({turn.investigated.kind})"
+        which = f"trace {turn.investigated.trace_id} ({turn.investigated.why})"
         result = turn.result
         if turn.postponed or result is None:
             why = one_line(turn.postponed.partition("; ")[0].rstrip("."), 200)
@@ -602,7 +602,7 @@ def _print_plan(plan: WatchPlan, *, as_json: bool) -> int:
     if plan.candidates:
         rows = [
             (
-                each.kind,
+                each.why,
                 "new" if each.issue in numbers else each.issue or "-",
                 each.trace_id,
                 each.hits,

@@ -55,6 +55,14 @@ def test_the_manual_page_describes_every_command_and_flag(all_words: set[str], t
     assert {word for word in all_words if word not in text} == set()
 
 
+def test_each_example_of_the_manual_page_is_a_line_of_its_own(tmp_path: Path) -> None:
+    page = sonde("man", cwd=tmp_path).stdout.replace("\\-", "-")
+
+    assert ".EX\nExample: sonde batch questions.jsonl --concurrency 16 --max-cost-usd 5\n.EE\n" in page
+    assert ".EX\nExample: echo 'print(sum(range(10)))' | sonde exec -\n.EE\n" in page
+    assert page.count("Example: ") == page.count("\nExample: ")
+
+
 @pytest.mark.skipif(shutil.which("man") is None, reason="man-db is not installed")
 @pytest.mark.long
 def test_man_finds_nothing_wrong_with_the_page(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def batch(
     or a line is not an item.
 
     Example: sonde batch questions.jsonl --concurrency 16 --max-cost-usd 5
+
     Example: sonde batch --all-errors --since 24h --source http://localhost:6006 --project checkout
     """
     from sonde.batch.driver import BatchOptions, run_batch

@@ -95,8 +95,10 @@ def man() -> None:
     for page in pages[1:]:
         after = " ".join(metavar for metavar, _ in page.arguments) or ("COMMAND" if page.words else "")
         print(f".SS {_roff(f'sonde {page.path} {after}'.strip())}")
-        for paragraph in page.help.split("\n\n"):
-            print(f".PP\n{_roff(' '.join(paragraph.split()))}")
+        for paragraph in re.split(r"\n\n|\n\s*(?=Example: )", page.help):
+            text = _roff(" ".join(paragraph.split()))
+            # An example keeps its line and its spaces, so that it can be copied.
+            print(f".PP\n.EX\n{text}\n.EE" if text.startswith("Example: ") else f".PP\n{text}")
         for metavar, about in page.arguments:
             print(f".TP\n.I {_roff(metavar)}\n{_roff(about)}")
         print("\n".join(_man_flags(page)))

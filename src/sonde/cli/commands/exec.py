@@ -43,6 +43,7 @@ def exec_(
     """Run a Python program in the sandbox.
 
     It has no files, no network and no processes.
+
     Example: echo 'print(sum(range(10)))' | sonde exec -
     """
     from sonde.api.settings import load_settings

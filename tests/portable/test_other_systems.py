@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from sonde.bench.seeded import generate
 
 pytestmark = pytest.mark.long
 
@@ -59,6 +62,7 @@ def test_doctor_says_what_is_promised_and_what_is_not(system: str, tmp_path: Pat
     assert "no files, no network" in promised
     assert "a fault in the interpreter is a hole" in not_promised
     assert ("WSL2" in not_promised) is (system == "win32")
+    assert "--backend kernel" not in shown.stdout
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -82,6 +86,21 @@ def test_a_question_without_a_model_is_answered_kept_and_replayed(system: str, t
     assert "app.log:2" in asked.stdout
     assert len(listed.stdout.splitlines()) == 1
     assert "every hash is the same" in replayed.stdout, replayed.stderr
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_watch_over_a_file_finds_issues_and_says_them_again(system: str, tmp_path: Path) -> None:
+    generate(40, seed=7).write(tmp_path / "traces.jsonl", tmp_path / "gold.json")
+    state = ("--state", "state")
+
+    watched = run(
+        system, COMMAND, "watch", "--once", "--min-traces", "1", "--source", "traces.jsonl", *state, cwd=tmp_path
+    )
+    again = run(system, COMMAND, "issues", "--json", *state, cwd=tmp_path)
+
+    assert watched.returncode == 0, watched.stderr
+    assert "40 windows, 40 traces" in watched.stderr
+    assert watched.stdout.count("new: issue ") == len(json.loads(again.stdout)["issues"]) > 0
 
 
 @pytest.mark.parametrize(

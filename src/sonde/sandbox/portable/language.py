@@ -98,9 +98,9 @@ def load_monty() -> Any:
     try:
         return importlib.import_module("pydantic_monty")
     except ImportError as error:
+        other = ", or use --backend kernel" if sys.platform == "linux" else ""
         raise SandboxUnavailable(
-            f"the monty backend needs pydantic-monty, which cannot be imported ({error}): "
-            f"{how_to_install('monty')}, or use --backend kernel"
+            f"the monty backend needs pydantic-monty, which cannot be imported ({error}): {how_to_install('monty')}{other}"
         ) from None
 
 

@@ -156,6 +156,7 @@ for kernel in "$@"; do
   run_guest "$kernel"
   echo "== $ARCH, kernel $kernel"
   cat "$BASE/results-$kernel"/{kernel,summary} || failed=1
+  grep -E '^(kernel|layers|missing|untrusted)' "$BASE/results-$kernel/doctor.log" || true  # for docs/sandbox.md
   ! grep -q '^FAILED' "$BASE/results-$kernel/summary" || failed=1
 done
 exit $failed

@@ -7,7 +7,7 @@
 2. Checks them (twine, check-wheel-contents) and writes an SBOM (CycloneDX) of the wheel with our pinned dependencies.
 3. Writes the changelog of the version, a provenance statement (in-toto, SLSA v1; not signed) and SHA256SUMS.
 4. Installs the wheel with pipx and with uv and runs `sonde self-test` there, and runs the wheel tests on every Python of this
-   machine. A Python that is not here is listed as untried.
+   machine. One that is not here comes from Debian's unstable suite (scripts/pythons.sh: root, mmdebstrap) or is listed as untried.
 """
 
 from __future__ import annotations
@@ -188,14 +188,18 @@ def install(wheel: Path, work: Path) -> None:
 
 
 def try_pythons(wheel: Path) -> list[str]:
-    """Run the wheel tests on each Python here; the ones that are not here."""
+    """Run the wheel tests on each Python; those that can be had neither here nor, as root, from Debian's unstable suite."""
     untried: list[str] = []
     for number in PYTHONS:
         python = find_python(number)
         if python is None:
-            untried.append(f"Python {number}")
+            if os.getuid() == 0 and shutil.which("mmdebstrap"):
+                print(f"\nthe wheel on Debian's Python {number}", flush=True)
+                run("bash", "scripts/pythons.sh", number, env=os.environ | {"WHEEL": str(wheel)})
+            else:
+                untried.append(f"Python {number}")
             continue
-        print(f"\nthe wheel on {python}")
+        print(f"\nthe wheel on {python}", flush=True)
         run("sh", "scripts/test_wheel.sh", env=os.environ | {"PYTHON": python, "WHEEL": str(wheel)})
     return untried
 

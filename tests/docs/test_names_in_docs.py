@@ -1,4 +1,4 @@
-"""docs/concepts.md and its picture name modules, classes and functions of the code; a rename must reach them."""
+"""What pages name exists: modules, classes and functions in docs/concepts.md and its picture, targets of make in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -67,3 +67,13 @@ def test_every_module_class_and_function_that_the_concepts_name_exists(read: Rea
         for name, place in pairs
         if not any(path.is_relative_to(SRC / place) for path in known[name.removeprefix("sonde.")])
     ] == []
+
+
+def test_the_table_of_targets_has_each_one_of_the_makefile() -> None:
+    offered = set(re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)) - {"help"}
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Every target")[2]
+    listed = [
+        name for cell in re.findall(r"^\| (`.+?`) \|", page, re.MULTILINE) for name in re.findall(r"`([^`]+)`", cell)
+    ]
+
+    assert sorted(listed) == sorted(offered)

@@ -24,6 +24,7 @@ for (const scheme of ["light", "dark"])
     await page.goto(url);
     await page.locator(".issues tbody tr").first().waitFor();
     look.front = await page.locator(".issues .what a").allTextContents();
+    look.said = await page.locator(".warnings .problem").allTextContents();
     look.sparks = await page.locator(".issues svg.spark").count();
     look.fits = await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth);
     await page.screenshot({ path: `${shots}/issues-${scheme}-${width}.png` });

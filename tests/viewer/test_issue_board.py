@@ -198,7 +198,7 @@ def test_health_is_bad_when_the_watch_is_stuck_or_far_behind(server: ViewerServe
         assert ask(server, "/healthz")[0] == 200
         state.remember("behind_s", "7200")
         state.remember("outage", "connection refused by /secret/path")
-    assert ask(server, "/healthz")[::2] == (503, "7200 s behind; the source cannot be read\n")
+    assert ask(server, "/healthz")[::2] == (503, "2 h behind; the source cannot be read\n")
 
 
 def test_metrics_have_the_form_of_open_metrics(server: ViewerServer) -> None:

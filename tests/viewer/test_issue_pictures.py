@@ -25,9 +25,14 @@ def test_issues_in_a_browser(tmp_path: Path) -> None:
     post = Post(tmp_path)
     append(post.traces, traffic(30, 900, [STOCK]))
     append(post.traces, traffic(30, 900, [STOCK, CARD], begin=900, first=100, release="2.0"))
+    with post.traces.open("a") as file:
+        file.write("not a span\n")
     post.look(2000)
     with WatchState(post.folder) as state:
-        place = post.watch(state).place
+        watching = post.watch(state)
+        place = watching.place
+        watching.end()
+    post.clock.seconds += 7
     board = IssueBoard(post.folder, source=place, now=lambda: post.clock.utc().timestamp())
     with ViewerServer((), board=board) as server:
         script = HERE.parent / "issues.mjs"
@@ -44,6 +49,8 @@ def test_issues_in_a_browser(tmp_path: Path) -> None:
         assert look["fits"]
         assert look["front"][0].startswith("1  search_stock") or look["front"][0].startswith("2  charge_card")
         assert look["sparks"] == 2
+        assert look["said"][0] == "The watch is not running: it ended 7 s ago."
+        assert look["said"][1].startswith("Gap: 1 malformed record")
         assert "charge_card" in look["failed"]
         assert look["suspects"] == 1
         assert HOSTILE in look["hostile"]

@@ -311,7 +311,7 @@ def test_a_watch_that_was_killed_last_turned_some_time_ago(post: Post) -> None:
         then = post.clock.utc().timestamp()
 
         assert issues.at_rest(state, then + 10) == ""
-        assert issues.at_rest(state, then + 1000) == "the watch last turned 1000 s ago"
+        assert issues.at_rest(state, then + 1000) == "the watch last turned 17 min ago"
 
 
 def test_once_with_json_prints_one_object_whatever_happened(post: Post) -> None:

@@ -86,6 +86,14 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def lapse(seconds: float) -> str:
+    """`90 s`, `45 min`, `30 h`, `12 days`: how long something took or takes, for a sentence."""
+    for unit, size, most in (("s", 1, 120), ("min", 60, 7_200), ("h", 3_600, 172_800)):
+        if seconds < most:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:,.0f} days"
+
+
 def percent(part: int, whole: int) -> str:
     """`32 %`, `3.2 %`; one spelling, so that a report does not give one share as two numbers."""
     share = 100 * part / max(1, whole)

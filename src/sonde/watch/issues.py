@@ -26,7 +26,7 @@ from sonde.contexts.traces.groups import BLAST_KEYS, FORM_CHARS, RELEASE_KEYS, F
 from sonde.contexts.traces.rules import NO_FAILURE
 from sonde.contexts.traces.span import Row, time_text
 from sonde.contexts.traces.store import TraceRow
-from sonde.core.canonical import hash_value, plural
+from sonde.core.canonical import hash_value, lapse, plural
 from sonde.core.markdown_safety import words
 from sonde.core.redaction import redact_text
 from sonde.engines.pages import BY_RULE
@@ -278,9 +278,9 @@ def at_rest(state: WatchState, now: float) -> str:
     """That a watch does not run, or has not turned for longer than usual; empty for one that turns."""
     ended, turned = state.figure("ended_at"), state.figure("turned_at")
     if ended:
-        return f"the watch is not running: it ended {max(0.0, now - ended):.0f} s ago"
+        return f"the watch is not running: it ended {lapse(max(0.0, now - ended))} ago"
     silent = now - turned
-    return f"the watch last turned {silent:.0f} s ago" if turned and silent > 60 + 2 * state.figure("every_s") else ""
+    return f"the watch last turned {lapse(silent)} ago" if turned and silent > 60 + 2 * state.figure("every_s") else ""
 
 
 # --- a window of traces ---------------------------------------------------------------------------------------------------------------

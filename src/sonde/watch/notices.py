@@ -31,7 +31,7 @@ import httpx2
 
 from sonde.contexts.traces.span import time_text
 from sonde.core.cancellation import Stop
-from sonde.core.canonical import clip, plural
+from sonde.core.canonical import clip, lapse, plural
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.markdown_safety import code
 from sonde.core.redaction import redact_text, rewrite_value, secret_forms, without_surrogates
@@ -319,7 +319,7 @@ class Messenger:
             pause = min(FIRST_PAUSE_S * 2 ** min(notice.attempt - 1, 20), LONGEST_PAUSE_S)
             pause = max(pause, min(failed.pause_s, LONGEST_ASKED_S))
             self._state.remember("telling", f"{notice.last} {notice.attempt} {at + pause:.0f}")
-            self._say(f"{self._target.name} was not told ({failed.why}); again in {pause:.0f} s")
+            self._say(f"{self._target.name} was not told ({failed.why}); again in {lapse(pause)}")
             return False
         with self._state.transaction():
             self._state.remember("told", notice.last)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from sonde.core.canonical import lapse
 from sonde.watch.state import WatchState
 
 STALLED_S = 1_800.0
@@ -54,9 +55,9 @@ class Vitals:
         behind = float(state.recall("behind_s", "0"))
         away = "; the source cannot be read" if state.recall("outage") else ""
         if stalled > max(STALLED_S, 3 * every):
-            return f"stuck: the source was last read {stalled:.0f} s ago{away}"
+            return f"stuck: the source was last read {lapse(stalled)} ago{away}"
         if behind > max(BEHIND_S, 10 * every):
-            return f"{behind:.0f} s behind{away}"
+            return f"{lapse(behind)} behind{away}"
         return ""
 
     def metrics(self) -> str:

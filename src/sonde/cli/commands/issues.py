@@ -14,7 +14,7 @@ import typer
 from sonde.cli.commands.watch import StateFolder
 from sonde.cli.options import CommandList, UseOptions, filled, settings_of, spread
 from sonde.cli.text import escaped_json, one_line, printable_lines, table
-from sonde.core.canonical import plural, shown_cost
+from sonde.core.canonical import lapse, plural, shown_cost
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def list_(*, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int:
         f"{plural(active, 'open issue')}{more}; {plural(view.traces, 'trace')} read, {shown_cost(view.spent_day_usd)} spent in a day"
     )
     if view.outage:
-        print(f"the watch could not read its source for {view.behind_s:.0f} s: {one_line(view.outage, 200)}")
+        print(f"the watch could not read its source for {lapse(view.behind_s)}: {one_line(view.outage, 200)}")
     for gap in view.gaps:
         print(f"gap: {one_line(gap, 300)}")
     if rest:

@@ -26,7 +26,7 @@ from sonde.cli.options import (
     spread,
 )
 from sonde.cli.text import escaped_json, one_line, outcome_text, printable, table
-from sonde.core.canonical import plural, shown_cost
+from sonde.core.canonical import lapse, plural, shown_cost
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -535,7 +535,7 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
         print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
     if turn.outage:
         print(
-            f"sonde: the source cannot be read, last read {turn.behind_s:.0f} s ago: {one_line(turn.outage, 300)}",
+            f"sonde: the source cannot be read, last read {lapse(turn.behind_s)} ago: {one_line(turn.outage, 300)}",
             file=sys.stderr,
         )
     elif turn.empty:
@@ -544,7 +544,7 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
         failed = outcome_text(turn.failed, turn.recovered)
         print(
             f"{plural(turn.windows, 'window')}, {plural(turn.traces, 'trace')}, {failed}"
-            + (f", {turn.behind_s:.0f} s of traces wait" if turn.behind_s else ""),
+            + (f", {lapse(turn.behind_s)} of traces wait" if turn.behind_s else ""),
             file=sys.stderr,
         )
     if turn.investigated is not None:

@@ -70,7 +70,7 @@ export class Issues {
       this.watch = watch;
       this.all = watch.issues;
       const sentence = rest && `${rest[0].toUpperCase()}${rest.slice(1)}.`;
-      const said = [sentence, problem && `The watch is not well: ${problem}.`, watch.outage && `The source cannot be read: ${watch.outage}`, ...watch.gaps];
+      const said = [sentence, problem && `The watch is not well: ${problem}.`, watch.outage && `The source cannot be read: ${watch.outage}`, ...watch.gaps.map((gap) => `Gap: ${gap}.`)];
       put(this.problem, ...said.filter(Boolean).map((text) => h("p", { class: "problem" }, text)));
       this.paint();
     } catch (error) {

@@ -63,7 +63,7 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
     )
     count = len(transcript.steps)
     parts = _parts(transcript)
-    found = "What code found. Not every fact is a failure, and most failures are not among them:\n" + listed(
+    found = "What code found. Not every fact is a failure, and not every failure is among them:\n" + listed(
         facts, most=FACTS_CHARS
     )
     outline = transcript.outline(OUTLINE_CHARS)

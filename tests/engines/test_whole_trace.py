@@ -350,6 +350,26 @@ def test_claims_are_checked_by_a_sceptic_who_does_not_see_how_sure_their_author_
     )  # a short trace is shown whole, and not only where the claims are
 
 
+def test_with_the_general_guide_only_claims_in_doubt_are_read_again_with_their_steps(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("name: mine\ncategories:\n- name: Slow\n  definition: Too slow.\n", "utf-8")
+    claims = [finding(2, "Slow", odds=0.8), finding(9, "Slow", odds=0.4), finding(8, "Slow", odds=0.45)]
+    verdicts = '[{"claim": 1, "odds": 0.2, "why": "no"}, {"claim": 2, "odds": 0.3, "why": "yes"}]'
+    model = ScriptedModel(lambda request: verdicts if DOUBTS in words(request) else reply(claims))
+
+    found = investigate(write_trace(tmp_path, steps=9), model, taxonomy=mine)
+    root, sceptic = model.requests
+
+    assert '"odds"' in words(root)
+    assert [each["claim"] for each in claimed(sceptic)] == [1, 2]
+    assert [number for number in range(9) if f"### step {number} |" in words(sceptic)] == [0, 6, 7, 8]
+    kept = report_of(found)["findings"]
+    assert [(each["span_id"], each["confidence"], each["verified"]) for each in kept] == [
+        (span_id(2), 0.8, False),
+        (span_id(8), 0.3, True),
+    ]
+
+
 def test_a_model_cannot_call_its_own_claims_verified(tmp_path: Path) -> None:
     found = investigate(write_trace(tmp_path), ScriptedModel([submit([finding(1, verified=True)])]), taxonomy="trail")
 
@@ -509,6 +529,18 @@ def test_a_taxonomy_lists_the_failures_of_a_conversation_too(tmp_path: Path) -> 
 
     assert report_of(found)["taxonomy"] == "trail"
     assert [each["category"] for each in report_of(found)["findings"]] == ["Goal Deviation"]
+
+
+def test_the_failures_of_a_conversation_are_found_in_one_prompt_if_cutting_its_texts_is_enough(tmp_path: Path) -> None:
+    path, trace_id = conversation(tmp_path, steps=60, size=400)
+    claim = {"category": "Goal Deviation", "span_id": f"{trace_id[:8]}{2:08x}", "why": "it says so"}
+    model = ScriptedModel(lambda _request: reply([claim]))
+
+    found = investigate(path, model, trace_id, taxonomy="trail")
+
+    (request,) = (each for each in model.requests if DOUBTS not in words(each))
+    assert all(f"### step {number} | " in words(request) for number in range(60))
+    assert report_of(found)["coverage"]["unread"] == []
 
 
 def test_the_failures_of_a_long_conversation_are_merged_with_its_last_words_uncut(tmp_path: Path) -> None:

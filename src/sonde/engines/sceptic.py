@@ -1,8 +1,8 @@
 """The sceptic: a reader who doubts claims about a trace and does not see how sure their author is.
 
 Its prompt begins as the author's does: with the rules, the task, the facts, and the steps while all of them are shown, or otherwise the
-outline. In that case the steps that the claims name follow, and those just before them. The claims come last. It answers with odds; a claim
-that it did not judge keeps its confidence and is not verified.
+outline. In that case the steps that the claims name follow, those just before them, and the first, which has the rules of the agent. The
+claims come last. It answers with odds; a claim that it did not judge keeps its author's odds and is not verified.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ HIDDEN = frozenset({"confidence", "odds", "verified", "doubt", "first_failure", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sceptic:
-    """Checks claims about one trace. `begins` is what the author was shown, with all steps if it is the `whole`; `words` ask for odds."""
+    """Checks claims about one trace. `begins` is what the author was shown, with all steps if it is the `whole`; `words` ask for odds.
+    Claims to which their author gives odds of at least `sure` are not checked.
+    """
 
     begins: str
     words: str
     transcript: Transcript
     whole: bool
     kept: float
+    sure: float | None = None
 
     def review(self) -> Review:
         """As the runtime uses it."""
@@ -42,6 +45,7 @@ class Sceptic:
         numbered = [
             {"claim": at, **{str(key): jsonable(value) for key, value in claim.items() if key not in HIDDEN}}
             for at, claim in enumerate(claims)
+            if self.sure is None or number(claim.get("odds"), 0.5) < self.sure
         ]
         groups = [numbered[at : at + GROUP] for at in range(0, len(numbered), GROUP)]
         steps, prompts = self.transcript.steps, list[str]()
@@ -50,7 +54,7 @@ class Sceptic:
             if not self.whole:
                 named = {str(each.get("span_id")) for each in group}
                 wanted = {at for at, step in enumerate(steps) if step.span_id in named}
-                near = sorted(wanted | {at - 1 for at in wanted if at})
+                near = sorted(wanted | {at - 1 for at in wanted if at} | ({0} if self.sure is not None else set()))
                 room = min(self.transcript.room, max(SHOWN_CHARS // max(len(near), 1), 400))
                 texts = "\n\n".join(steps[at].text(room, most=room) for at in near)
                 shown.append(f"The steps that the claims name, and those just before them:\n\n{texts}")
@@ -68,7 +72,7 @@ def judged(claims: Sequence[Mapping[str, Any]], answers: Sequence[str]) -> list[
     checked: list[dict[str, Any]] = []
     for at, claim in enumerate(claims):
         verdict = verdicts.get(at, {})
-        odds = verdict["odds"] if verdict else claim.get("confidence")
+        odds = verdict["odds"] if verdict else claim.get("confidence", claim.get("odds"))
         doubt = str(verdict.get("why", ""))
         checked.append({**claim, "confidence": number(odds, 0.5), "doubt": doubt, "verified": bool(verdict)})
     return checked

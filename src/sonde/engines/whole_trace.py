@@ -17,7 +17,7 @@ from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.facts import facts_of, listed
 from sonde.contexts.traces.rules import NO_FAILURE
 from sonde.contexts.traces.span import Span
-from sonde.contexts.traces.transcript import Transcript, TranscriptPart, shortened, transcript_of
+from sonde.contexts.traces.transcript import Transcript, TranscriptPart, shortened, told_once, transcript_of
 from sonde.contexts.traces.views import content_excerpt, span_excerpt
 from sonde.core.budget import CONTRACT_MAXIMA
 from sonde.core.canonical import plural, sha256_text
@@ -45,6 +45,9 @@ DECIDING_CHARS, DECIDING_STEPS = 6_000, 8
 CLAIMED_CHARS, CLAIMED_STEP_CHARS = 30_000, 3_000
 STEP_CHARS = 6_000
 KEPT = 0.4  # claims with at least these odds are submitted
+# With the general guide a claim costs one reading: its author gives the odds, and only claims below SURE are read again, with their steps.
+GENERAL_KEPT, SURE = 0.3, 0.5
+CONVERSATION_ROOMS = (4000, 3000, 2000, 1500, 1000, 800, 600, 400)
 
 
 def findings_prefilter(gathered: Gathered) -> Prefilter:
@@ -88,9 +91,12 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
     if not parts:
         shown = f"The whole trace, {count} steps:\n\n{transcript.text()}"
     text = f"{rules}\n\n{found}\n\n{shown}"
-    sceptic = Sceptic(
-        begins=text, words=prompt_file("engines/findings_verify"), transcript=transcript, whole=not parts, kept=KEPT
-    )
+    doubts = prompt_file("engines/findings_verify")
+    if taxonomy.guide:
+        sceptic = Sceptic(begins=text, words=doubts, transcript=transcript, whole=not parts, kept=KEPT)
+    else:
+        begins = f"{rules}\n\nThe trace in outline, {count} steps:\n{outline}"
+        sceptic = Sceptic(begins=begins, words=doubts, transcript=transcript, whole=False, kept=GENERAL_KEPT, sure=SURE)
     first = with_steps(gathered, spans, [step.span_id for step in transcript.steps])
     variables = {
         "task_text": transcript.task,
@@ -111,7 +117,14 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
 def _read(gathered: Gathered) -> tuple[list[Span], Transcript]:
     context = cast("TracesContext", gathered.context)
     spans = list(context.store.spans(str(gathered.params["trace_id"])))
-    return spans, transcript_of(spans)
+    transcript = transcript_of(spans)
+    if (
+        transcript.conversation
+    ):  # nothing but words: cut so that one reader has all of it, if that leaves enough of each step
+        transcript = told_once(transcript)
+        rooms = (replace(transcript, room=room) for room in CONVERSATION_ROOMS if room <= transcript.room)
+        transcript = next((each for each in rooms if len(each.text()) <= WHOLE_CHARS), transcript)
+    return spans, transcript
 
 
 def _parts(transcript: Transcript) -> list[TranscriptPart]:

@@ -5,11 +5,12 @@
 | folder | from | labels |
 |---|---|---|
 | tau | microsoft/AgentRx (MIT): failed runs of a shop's assistant (tau-bench retail) | failures with step and category, one critical |
-| magentic | microsoft/AgentRx (MIT): failed runs of Magentic-One, without those that are also in Who&When | the same |
+| magentic | microsoft/AgentRx (MIT): failed runs of Magentic-One, without those that AgentRx took from Who&When | the same |
 | bioagent | lyyang01/bioagent-benchmark (MIT): logs of data-analysis agents in three frameworks | one category per log |
 
 The split into dev and held is by the hash of the name. It was made before a trace or label of AgentRx was read; the labels of bioagent
-are its file names, which had been seen.
+are its file names, which had been seen. All runs of magentic are also among the hand-crafted ones of Who&When, with other labels:
+--whowhen FOLDER leaves out those whose question is in that folder.
 """
 
 from __future__ import annotations
@@ -189,6 +190,7 @@ def _text(value: Any) -> str:
 def write(out: Path, source: str, taxonomy: Mapping[str, str], found: Iterator[LabelledTrace]) -> None:
     """One folder for `sonde bench labelled`."""
     labels: dict[str, Any] = {}
+    out.mkdir(parents=True, exist_ok=True)
     for name, trace, failures in found:
         split = "held" if int(hashlib.sha256(f"{source}:{name}".encode()).hexdigest(), 16) % 2 else "dev"
         shown = name if source != "bioagent" else hashlib.sha256(name.encode()).hexdigest()[:8]

@@ -42,7 +42,7 @@ TASK_CHARS = 3_000
 FACTS_CHARS = 6_000
 CLAIMS_CHARS = 16_000
 DECIDING_CHARS, DECIDING_STEPS = 6_000, 8
-CLAIMED_CHARS, CLAIMED_STEP_CHARS = 30_000, 3_000
+CLAIMED_CHARS, CLAIMED_STEP_CHARS, CLAIMED_INPUT_CHARS = 30_000, 3_000, 800
 STEP_CHARS = 6_000
 KEPT = 0.4  # claims with at least these odds are submitted
 # With the general guide a claim costs one reading: its author gives the odds, and only claims below SURE are read again, with their steps.
@@ -158,7 +158,11 @@ def _merged(transcript: Transcript, answers: Sequence[str]) -> str:
     deciding = {step.number: step for step in (*after, *last.values()) if step.came}
     shown = [deciding[at] for at in sorted(deciding)][-DECIDING_STEPS:]
     named = {str(claim.get("span_id")) for claim in claims} - {step.span_id for step in shown}
-    claimed = [step for step in transcript.steps if step.span_id in named]
+    claimed = [  # what they said counts; of what they were given, most is their rules
+        replace(step, given=(shortened("\n".join(step.given), CLAIMED_INPUT_CHARS),) if step.given else ())
+        for step in transcript.steps
+        if step.span_id in named
+    ]
     most = min(CLAIMED_STEP_CHARS, transcript.room, CLAIMED_CHARS // max(len(claimed), 1))
     return fill(
         prompt_file("engines/findings_merge"),

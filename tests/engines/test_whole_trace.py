@@ -671,10 +671,11 @@ def test_steps_that_are_close_go_to_a_second_reader_who_is_blind(tmp_path: Path,
     assert "FINAL ANSWER: 0" in prompt
 
 
-def test_notes_in_json_are_shown_without_their_indentation_and_code_as_it_is(tmp_path: Path) -> None:
+def test_notes_in_json_lose_their_indentation_and_pages_their_heads_but_code_stays_as_it_is(tmp_path: Path) -> None:
     notes = json.dumps({"done": {"answer": False, "reason": "not yet"}}, indent=8)
+    head = json.dumps({"meta_tags": {"og:image": "card.png"}, "jsonld": ["@graph"]}, indent=4)
     code = "if x:\n        y = {\n            1}"
-    history = [{"role": "A", "content": f"Ledger:\n{notes}\n{notes}"}, {"role": "B", "content": code}]
+    history = [{"role": "A", "content": f"Ledger:\n{notes}\n{notes}\n{head}"}, {"role": "B", "content": code}]
     record = {"question": QUESTION, "history": history}
     path = tmp_path / "talk.json"
     path.write_text(json.dumps(record), "utf-8")
@@ -685,7 +686,7 @@ def test_notes_in_json_are_shown_without_their_indentation_and_code_as_it_is(tmp
 
     shown = model.requests[0].messages[-1].content
     line = '{"done": {"answer": false, "reason": "not yet"}}'
-    assert f"Ledger:\n{line}\n{line}" in shown
+    assert f"Ledger:\n{line}\n{line}\n[the head of the page left out]" in shown
     assert code in shown
 
 

@@ -51,6 +51,7 @@ MOST_HEARD = 500_000
 PAGE_CHARS = 1_000
 PLAN_CHARS = 600  # the last words of a prompt say what is wanted
 BEGINNING_CHARS = 400
+HEADS_OF_PAGES = frozenset({"meta_tags", "jsonld", "microdata"})
 MOST_TRIES = 20  # to read an object in one text: a hostile one would make it slow
 TASK_KEYS = ("task", "question", "query", "input", "request")
 _WORD = re.compile(r"\w+")
@@ -594,13 +595,16 @@ def told_once(conversation: Transcript) -> Transcript:
 
 
 def compact(text: str) -> str:
-    """Without the indentation of JSON objects, in which orchestrators keep their notes and browsers report their pages."""
+    """Without the indentation of JSON objects, in which orchestrators keep their notes, and without what browsers report of the heads of
+    pages.
+    """
     kept, at, failed = "", 0, 0
     decoder = json.JSONDecoder()
     while failed < MOST_TRIES and (opening := text.find("{\n", at)) >= 0:
         try:
             value, end = decoder.raw_decode(text, opening)
-            shown = json.dumps(value, ensure_ascii=False)
+            heads = bool(value) and HEADS_OF_PAGES.issuperset(cast("dict[str, Any]", value))
+            shown = "[the head of the page left out]" if heads else json.dumps(value, ensure_ascii=False)
         except (ValueError, RecursionError):
             shown, end, failed = "{", opening + 1, failed + 1
         kept, at = kept + text[at:opening] + shown, end

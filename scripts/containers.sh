@@ -83,7 +83,7 @@ inside() { # PLACE COMMAND...: run it there
     containerd) # ctr cannot set a user or drop all capabilities, so setpriv does
       printf 'version = 2\nroot = "%s"\nstate = "%s"\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n[grpc]\naddress = "%s"\n' \
         "$BASE/containerd" "$work/state" "$work/containerd" > "$work/config.toml"
-      start containerd.log "$work/containerd" containerd --config "$work/config.toml"
+      start containerd-daemon.log "$work/containerd" containerd --config "$work/config.toml"
       ctr --address "$work/containerd" run --rm --rootfs --seccomp --read-only --env PATH=/usr/bin:/bin \
         --mount type=tmpfs,src=tmpfs,dst=/tmp,options=size=64m:mode=1777 "$SYSTEM" "sonde-trial-$$" \
         setpriv --reuid 10001 --regid 10001 --clear-groups --bounding-set -all --inh-caps -all --no-new-privs "$@" ;;

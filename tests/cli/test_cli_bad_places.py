@@ -60,6 +60,7 @@ def test_a_folder_without_config_snapshots_is_refused_and_not_taken_for_no_chang
 
 
 @ordinary
+@pytest.mark.long
 def test_a_locked_folder_among_the_controls_is_refused_and_not_left_out(place: Path) -> None:
     locked = place / "controls/more"
     locked.mkdir(parents=True)

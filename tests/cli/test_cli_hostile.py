@@ -106,6 +106,7 @@ def test_a_message_about_something_huge_is_still_short(folder: Path) -> None:
     assert len(sonde("ask", "Who?", "x" * 100_000, cwd=folder).stderr) < 5_000
 
 
+@pytest.mark.long
 def test_a_manifest_whose_name_is_not_utf_8_is_a_batch_like_any_other(folder: Path) -> None:
     name = os.fsencode(folder) + b"/na\xffme.jsonl"
     with open(name, "w") as file:  # noqa: PTH123  # a name in bytes
@@ -140,6 +141,7 @@ def test_a_folder_with_escape_sequences_in_its_name_does_not_reach_the_terminal(
     assert "\x1b" not in shown.stderr
 
 
+@pytest.mark.long
 def test_one_trace_is_not_several(folder: Path) -> None:
     assert "1 trace, 1 span, 1 with errors" in sonde("traces", "import", "traces.jsonl", cwd=folder).stdout
     assert sonde("traces", "ls", *FILE, cwd=folder).stderr == "1 trace\n"

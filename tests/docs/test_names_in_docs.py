@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -23,17 +22,13 @@ def definitions() -> dict[str, set[Path]]:
     """Where each class, function and method is defined; a method also as `Class.method`."""
     found: defaultdict[str, set[Path]] = defaultdict(set)
     for path in SRC.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            match node:
-                case ast.ClassDef(name=name, body=body):
-                    found[name].add(path)
-                    for each in body:
-                        if isinstance(each, ast.FunctionDef):
-                            found[f"{name}.{each.name}"].add(path)
-                case ast.FunctionDef(name=name):
-                    found[name].add(path)
-                case _:
-                    pass
+        owner = ""
+        for indent, kind, name in re.findall(r"^( *)(class|def) (\w+)", path.read_text("utf-8"), re.MULTILINE):
+            found[name].add(path)
+            if not indent:
+                owner = name if kind == "class" else ""
+            elif owner and len(indent) == 4:
+                found[f"{owner}.{name}"].add(path)
     return found
 
 

@@ -110,7 +110,9 @@ def open_indexes() -> list[str]:
     return [name for name in shown if "sonde-traces-" in name]
 
 
-@pytest.mark.parametrize("again", ["replay", "branch", "resume"])
+@pytest.mark.parametrize(
+    "again", ["replay", *(pytest.param(each, marks=pytest.mark.long) for each in ("branch", "resume"))]
+)
 def test_a_rerun_closes_the_traces_that_it_opened(again: str, finished: tuple[sonde.Investigation, str]) -> None:
     found, submit = finished
     assert found.run_dir is not None

@@ -91,24 +91,25 @@ def test_git_starts_no_program_that_the_settings_of_the_repository_name(
     assert not victim.marker.exists()
 
 
+@pytest.mark.hostile_long
 @pytest.mark.parametrize(
     ("allowed", "added"),
     [
         ("git diff --stat", "--output={}"),
-        pytest.param("git diff", "--outpu={}", marks=pytest.mark.hostile_long),
-        pytest.param("git diff", "--output {}", marks=pytest.mark.hostile_long),
-        pytest.param("git log", "-p --output={}", marks=pytest.mark.hostile_long),
-        pytest.param("git", "-c core.fsmonitor='touch {};false' status", marks=pytest.mark.hostile_long),
-        pytest.param("git", "-c alias.x='!touch {}' x", marks=pytest.mark.hostile_long),
-        pytest.param("git", "bisect run touch {}", marks=pytest.mark.hostile_long),
-        pytest.param("git grep", "-O'touch {};' three", marks=pytest.mark.hostile_long),
-        pytest.param("git", "grep -1O'touch {};' three", marks=pytest.mark.hostile_long),
-        pytest.param("git ls-remote", "--upload-pack='touch {};' .", marks=pytest.mark.hostile_long),
-        pytest.param("git ls-remote", "'ext::touch {}'", marks=pytest.mark.hostile_long),
-        pytest.param("git bisect", "run touch {}", marks=pytest.mark.hostile_long),
-        pytest.param("git submodule", "foreach touch {}", marks=pytest.mark.hostile_long),
-        pytest.param("git filter-branch", "-f --tree-filter 'touch {}'", marks=pytest.mark.hostile_long),
-        pytest.param("git rebase", "other --exe 'touch {}'", marks=pytest.mark.hostile_long),
+        ("git diff", "--outpu={}"),
+        ("git diff", "--output {}"),
+        ("git log", "-p --output={}"),
+        ("git", "-c core.fsmonitor='touch {};false' status"),
+        ("git", "-c alias.x='!touch {}' x"),
+        ("git", "bisect run touch {}"),
+        ("git grep", "-O'touch {};' three"),
+        ("git", "grep -1O'touch {};' three"),
+        ("git ls-remote", "--upload-pack='touch {};' ."),
+        ("git ls-remote", "'ext::touch {}'"),
+        ("git bisect", "run touch {}"),
+        ("git submodule", "foreach touch {}"),
+        ("git filter-branch", "-f --tree-filter 'touch {}'"),
+        ("git rebase", "other --exe 'touch {}'"),
     ],
 )
 def test_what_a_model_adds_to_an_allowed_git_command_neither_writes_nor_runs(
@@ -212,16 +213,17 @@ def include_in_the_stash(victim: Victim, filtered: str) -> None:
     victim.run("git", "config", "include.path", "../cfg")
 
 
+@pytest.mark.hostile_long
 @pytest.mark.parametrize(
     ("plant", "command"),
     [
         pytest.param(submodule, "git describe --dirty --always", id="describe"),
-        pytest.param(submodule, "git checkout again", id="checkout", marks=pytest.mark.hostile_long),
-        pytest.param(submodule, "git stash", id="stash", marks=pytest.mark.hostile_long),
-        pytest.param(submodule, "git rm sub", id="rm", marks=pytest.mark.hostile_long),
-        pytest.param(moved_submodule, "git checkout again", id="git folder of files", marks=pytest.mark.hostile_long),
-        pytest.param(include_on_a_branch, "git stash branch evil", id="branch", marks=pytest.mark.hostile_long),
-        pytest.param(include_in_the_stash, "git stash pop", id="stash pop", marks=pytest.mark.hostile_long),
+        pytest.param(submodule, "git checkout again", id="checkout"),
+        pytest.param(submodule, "git stash", id="stash"),
+        pytest.param(submodule, "git rm sub", id="rm"),
+        pytest.param(moved_submodule, "git checkout again", id="git folder of files"),
+        pytest.param(include_on_a_branch, "git stash branch evil", id="branch"),
+        pytest.param(include_in_the_stash, "git stash pop", id="stash pop"),
     ],
 )
 def test_git_starts_no_program_from_settings_that_hold_only_later_or_in_a_submodule(
@@ -289,7 +291,7 @@ def tool_in_the_work_tree(victim: Victim, script: str) -> None:
     [
         pytest.param(receiving_repository, "git push ./evil.git HEAD:refs/heads/x", id="push"),
         pytest.param(receiving_repository, "git push origin HEAD:refs/heads/x", id="remote", marks=pytest.mark.hostile_long),
-        pytest.param(stopped_rebase, "git rebase --continue", id="exec"),
+        pytest.param(stopped_rebase, "git rebase --continue", id="exec", marks=pytest.mark.hostile_long),
         pytest.param(lines_in_a_format, "git rebase main", id="format", marks=pytest.mark.hostile_long),
         pytest.param(strategy_in_the_work_tree, "git cherry-pick --strategy=x/y other", id="strategy",
                      marks=pytest.mark.hostile_long),

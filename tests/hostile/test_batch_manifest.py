@@ -101,6 +101,7 @@ def test_links_secrets_and_pipes_in_the_folder_are_refused_item_by_item(victim: 
     assert SECRET not in left + done.stdout + done.stderr
 
 
+@pytest.mark.hostile_long
 def test_no_spelling_of_a_folder_of_secrets_gets_round_the_rule(victim: Victim) -> None:
     (victim.folder / ".kube").mkdir()
     victim.write(".kube/config", f"token: {SECRET}\n")
@@ -127,6 +128,7 @@ def test_no_spelling_of_a_folder_of_secrets_gets_round_the_rule(victim: Victim) 
     assert SECRET not in left + done.stdout + done.stderr
 
 
+@pytest.mark.hostile_long
 def test_what_the_user_allows_is_read(victim: Victim) -> None:
     (victim.home / "mine.txt").write_text("the service is payments\n")
     items = manifest(victim, question="Which service?", paths=[str(victim.home / "mine.txt")])

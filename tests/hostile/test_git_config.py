@@ -8,6 +8,7 @@ from victim import Victim
 GIT = ("git", "-c", "user.name=x", "-c", "user.email=x@example.org")
 
 
+@pytest.mark.hostile_long
 def test_an_allowed_git_command_starts_no_program_of_the_repository(victim: Victim) -> None:
     victim.write("a.txt", "one\n")
     planted = victim.folder / "vendor/docs"

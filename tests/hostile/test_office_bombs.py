@@ -52,7 +52,9 @@ def ask(victim: Victim) -> str:
 
 
 @pytest.mark.parametrize("suffix", one_in_make_test({name: name for name in BODIES}))
-@pytest.mark.parametrize("doctype", [LAUGHS, STOLEN], ids=["laughs", "stolen"])
+@pytest.mark.parametrize(
+    "doctype", [LAUGHS, pytest.param(STOLEN, marks=pytest.mark.hostile_long)], ids=["laughs", "stolen"]
+)
 def test_no_entity_of_an_office_file_is_expanded(victim: Victim, suffix: str, doctype: str) -> None:
     secret = victim.home / "secret.txt"
     secret.write_text("service hush-hush\n")

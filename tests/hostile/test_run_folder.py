@@ -91,6 +91,7 @@ def test_a_recording_reads_no_folder_of_secrets_however_it_spells_it(victim: Vic
     assert not any(SECRET in path.read_text(errors="replace") for path in left)
 
 
+@pytest.mark.hostile_long
 def test_a_recorded_task_works_in_no_folder_of_secrets(victim: Victim) -> None:
     (victim.home / ".kube").mkdir()
     (victim.home / ".kube/config").write_text(f"token: {SECRET}\n")

@@ -95,6 +95,7 @@ def test_the_end_of_a_long_line_that_was_not_shown_proves_nothing(victim: Victim
     assert "was not shown to you yet" in journal
 
 
+@pytest.mark.hostile_long
 def test_a_server_that_lists_endless_models_when_one_is_missing_holds_nobody_up(victim: Victim) -> None:
     names = [f"gpt-4o-min{number:090}\nsonde: all is well\x1b[2J" for number in range(100_000)]
     listed = json.dumps({"data": [{"id": name} for name in names]}).encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 from watching import run
 
@@ -9,7 +11,7 @@ from sonde.errors import ConfigError
 from sonde.sandbox import CodeClock, Limits, Sandbox
 from sonde.sandbox.policy import profile_named
 
-pytest.importorskip("pandas")
+pytestmark = pytest.mark.skipif(find_spec("pandas") is None, reason="pandas is not installed")
 BOTH = ("numpy", "pandas")
 
 

@@ -101,6 +101,7 @@ def test_a_prompt_is_done_with_permission_and_told_with_citations(folder: Path) 
     assert [Path(diff.path).name for diff in edit.content] == ["sample.ts", "sample.test.ts"]
 
 
+@pytest.mark.long
 def test_a_task_has_limits_that_fit_it_and_the_editor_shows_them(folder: Path) -> None:
     editor, _ = talk(folder, choose("accept"))
 
@@ -108,6 +109,7 @@ def test_a_task_has_limits_that_fit_it_and_the_editor_shows_them(folder: Path) -
     assert "A limit ended" not in editor.text
 
 
+@pytest.mark.long
 def test_a_reached_limit_names_the_flag_and_how_to_go_on(folder: Path) -> None:
     editor, _ = talk(folder, choose("accept"), flags=("--max-tokens-total", "900"))
 
@@ -190,6 +192,7 @@ def test_the_words_of_a_sub_call_are_as_safe_as_the_rest_and_a_refused_read_has_
     assert said and not [text for text in said if "![" in text.replace("\\!", "") or "\u202e" in text]
 
 
+@pytest.mark.long
 def test_a_prompt_can_be_cancelled(folder: Path) -> None:
     _, reason = talk(folder, choose("accept"), prompt=f"wait: {DEMO}", cancel=True)
 
@@ -197,6 +200,7 @@ def test_a_prompt_can_be_cancelled(folder: Path) -> None:
     assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
 
 
+@pytest.mark.long
 def test_a_session_needs_a_folder(folder: Path) -> None:
     with pytest.raises(acp.RequestError):
         begin(folder / "nope", folder)

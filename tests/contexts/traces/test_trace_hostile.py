@@ -27,6 +27,7 @@ from sonde.contexts.traces.span import SpanSummary
 from sonde.tools import ToolRegistry
 
 
+@pytest.mark.long
 def test_an_attribute_of_100_megabytes_is_cut_and_told(tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     path = tmp_path / "big.jsonl"

@@ -35,6 +35,20 @@ def test_a_run_takes_no_more_of_the_disk_than_its_journal_may(victim: Victim, co
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
 
 
+def test_one_large_event_does_not_go_beyond_it(victim: Victim) -> None:
+    victim.write("big.txt", "a line of some length\n" * 10_000)
+    model = victim.model("FINAL('done')" + " " * 3_000_000)
+
+    done = victim.call("ask", "Which service?", "big.txt", "--model", model.name, "--runs-dir", victim.own, FLAG, "1")
+
+    [run] = victim.own.iterdir()
+    assert done.returncode == 0, done.stderr
+    assert FLAG in (run / "run_record.json").read_text()
+    assert (run / "events.jsonl").stat().st_size < 1 << 20
+    replayed = victim.call("replay", run)
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
 def test_a_found_file_does_not_raise_it(victim: Victim) -> None:
     victim.write("sonde.toml", "max_journal_mb = 7777777")
 

@@ -61,16 +61,13 @@ def test_an_import_makes_one_plain_folder_in_its_place_whatever_the_run_calls_it
     assert sorted(each.name for each in tmp_path.iterdir()) == ["deep", "e.tar.gz"]
 
 
-@pytest.mark.long
-def test_an_archive_that_swells_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "said"), [(7 << 30, "more than 1024 MiB"), (1 << 40, "makes no sense")])
+def test_an_archive_that_swells_is_refused_before_it_fills_the_memory(tmp_path: Path, size: int, said: str) -> None:
     swelling = tarfile.TarInfo("x")
-    swelling.type, swelling.size = tarfile.XHDTYPE, 1 << 40  # the header is what swells, not a file
-    with gzip.open(tmp_path / "bomb.tar.gz", "wb", compresslevel=1) as packed:
-        packed.write(swelling.tobuf(tarfile.GNU_FORMAT))
-        for _ in range(1030):
-            packed.write(bytes(1 << 20))
+    swelling.type, swelling.size = tarfile.XHDTYPE, size  # the header is what swells, not a file
+    (tmp_path / "bomb.tar.gz").write_bytes(gzip.compress(swelling.tobuf(tarfile.GNU_FORMAT)))
 
-    with pytest.raises(ConfigError, match="more than 1024 MiB"):
+    with pytest.raises(ConfigError, match=said):
         unpack_run(tmp_path / "bomb.tar.gz", tmp_path / "runs")
 
 

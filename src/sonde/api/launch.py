@@ -223,7 +223,7 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
             if home == ARTIFACTS:
                 home = artifacts_folder(named=settings.runs_dir is not None)
             run_dir = RunDir.create(home, new_run_id(spec.clock))
-        journal = run_dir.journal(spec.secrets) if run_dir else None
+        journal = run_dir.journal(spec.secrets, spec.max_journal_bytes) if run_dir else None
         if spec.mask is not None:
             spec = keeping_pairs(spec, spec.mask, settings, run_dir)
         recording = spec.recording

@@ -7,7 +7,6 @@ person's, unless the caller says so. Evidence of an older run that the new one d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from sonde.errors import ConfigError, RunError, ToolFault, WritebackFailed
 from sonde.phoenix import Annotation, PhoenixClient, PhoenixReads, Written, write_annotations
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Recording
-from sonde.runs.rundir import REPORT, RESULT, TRACE, pretty_json
+from sonde.runs.rundir import REPORT, TRACE, pretty_json
 from sonde.runtime.finish import Outcome
 from sonde.trace_client import Json
 
@@ -222,6 +221,7 @@ def publish_run(
             f"the traces of this run are {where}, so its annotations are in {recorded.run_dir.path / ANNOTATIONS}; "
             "name a Phoenix server that has the same traces: sonde publish RUN --source http://localhost:6006"
         )
+    known = recorded.run_dir.result()
     context = case.open()
     context.mask_with(mask)
     try:
@@ -239,10 +239,9 @@ def publish_run(
     finally:
         journal.close()
     run_dir.write_record(record)
-    written = run_dir.text(RESULT)
-    if written is not None:
+    if known is not None:
         failure = None if record.error is None else record.error.model_dump(mode="json")
-        run_dir.write_result({**json.loads(written), "status": record.status.value, "error": failure})
+        run_dir.write_result({**known, "status": record.status.value, "error": failure})
     return Publication(
         status=wrote.status,
         written=wrote.succeeded,

@@ -14,7 +14,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 MAX_JSON_ITEMS = 2_000_000
-"""Decoded, an item takes up to 150 bytes, however short it is written."""
+ITEM_BYTES = 200
+"""What an item takes when it is decoded, however short it is written; an object with one field is the largest."""
+FEW_ITEMS = 10_000
+"""Commas and brackets that are not worth a look at whether they stand in a string."""
+_SIGNS = (b",", b"[", b"{")
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
 
 
@@ -53,18 +57,29 @@ def jsonable(value: Any) -> Any:
 
 def has_too_many_items(document: bytes | bytearray, most: int = MAX_JSON_ITEMS) -> bool:
     """Whether a JSON text would take hundreds of megabytes when it is decoded: 30 MB of `[],` take 800. Linear."""
-    signs = (b",", b"[", b"{")
-    if sum(document.count(sign) for sign in signs) <= most:
-        return False
+    return sum(map(document.count, _SIGNS)) > most and items_in(document, most) > most
+
+
+def items_in(document: bytes | bytearray, most: int | None = None) -> int:
+    """How many values a JSON text holds; nobody counts on beyond `most`. Linear."""
     found = end = 0
     for text in _STRINGS.finditer(
         document
     ):  # what is between two strings; a copy without them would take hundreds of megabytes itself
-        found += sum(document.count(sign, end, text.start()) for sign in signs)
+        found += sum(document.count(sign, end, text.start()) for sign in _SIGNS)
         end = text.end()
-        if found > most:
-            return True
-    return found + sum(document.count(sign, end) for sign in signs) > most
+        if most is not None and found > most:
+            return found
+    return found + sum(document.count(sign, end) for sign in _SIGNS)
+
+
+def decoded_bytes(document: bytes | bytearray) -> int:
+    """About how much memory a JSON text takes at most when it is decoded. A character beyond ASCII may make its text four times as long."""
+    items = sum(map(document.count, _SIGNS))
+    if items > FEW_ITEMS:
+        items = items_in(document)
+    plain = document.isascii() and b"\\u" not in document
+    return items * ITEM_BYTES + len(document) * (1 if plain else 4)
 
 
 def clip(text: str, limit: int) -> str:

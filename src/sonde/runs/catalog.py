@@ -191,7 +191,7 @@ def _outcome(path: Path, head: _Head) -> str:
     with suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
         if head.run_type in INVESTIGATIONS:
             with open_plain(path / RESULT) as file:
-                said = _results.decode(file.read(MAX_RECORD)).output or _Verdict()
+                said = _results.decode(bounded(file.read(MAX_RECORD))).output or _Verdict()
             return cut(said.primary_label or said.overall_verdict or " ".join(said.incident_summary.split()), OUTCOME)
         with open_plain(path / ANSWER) as file:
             text = file.read(4 * OUTCOME).decode("utf-8", "ignore").strip()

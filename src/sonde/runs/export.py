@@ -9,25 +9,30 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
 import tarfile
 import unicodedata
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
+from sonde.core.canonical import decoded_bytes
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, RunStarted, as_dict
 from sonde.core.redaction import encodable, redact_text, redact_value
 from sonde.disk import read_plain
 from sonde.errors import ConfigError
-from sonde.runs.journal import bounded, chain, ending
+from sonde.runs.journal import bounded, chain, ending, refuse_large
 from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, SUMMARY, RunDir, fold, pretty_json, write_atomically
 
 MANIFEST = "export.json"
 FILES = (JOURNAL, RECORD, RESULT, SUMMARY, ANSWER)
 MAX_UNPACKED = 1 << 30
+MAX_PAX = 64 * 1024
+BLOCK = 512  # of a tar: headers take one, and files are filled up to a whole number of them
+CHUNK = 1 << 20
 
 
 def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path:
@@ -35,6 +40,7 @@ def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path
     path = Path(target)
     path = path if path.suffix else path.with_name(f"{path.name}.tar.gz")
     content: dict[str, bytes] = {}
+    left = MAX_UNPACKED
     for source in (run.path / name for name in FILES):
         if source.is_symlink():  # somebody else's folder could point at a key, and the export is given away
             raise ConfigError(
@@ -42,9 +48,10 @@ def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path
             )
         if source.is_file():
             try:
-                content[source.name] = read_plain(source, MAX_UNPACKED)
+                content[source.name] = read_plain(source, left)
             except OSError as error:
                 raise ConfigError(f"{source} cannot be exported: {error.strerror}") from None
+            left -= len(content[source.name])
     events = run.events()
     if redact:
         clean = redact_events(events)
@@ -109,17 +116,10 @@ class _Manifest(msgspec.Struct):
 
 def unpack_run(source: str | Path, runs_dir: str | Path) -> RunDir:
     """A run folder from an exported file; its hashes must be those of the manifest. Only our own file names are written."""
-    content: dict[str, bytes] = {}
     try:
-        with gzip.open(source) as zipped, tarfile.open(fileobj=_CappedReader(zipped), mode="r|") as archive:
-            for member in archive:
-                name = Path(member.name).name
-                wanted = member.isreg() and name in (*FILES, MANIFEST)
-                if wanted and not member.issparse():  # holes of gigabytes take no bytes to send
-                    file = archive.extractfile(member)
-                    assert file is not None  # a file that is one
-                    content[name] = file.read()
-    except (OSError, tarfile.TarError, EOFError, zlib.error, ValueError) as error:  # ValueError: numbers in headers
+        with Path(source).open("rb") as file:
+            content = dict(_members(_Unpacked(file)))
+    except (OSError, zlib.error, ValueError) as error:
         raise ConfigError(f"{source} is not an exported run: {error}") from None
     if MANIFEST not in content or JOURNAL not in content:
         raise ConfigError(f"{source} is not an exported run: it has no {MANIFEST} or no {JOURNAL}")
@@ -132,8 +132,10 @@ def unpack_run(source: str | Path, runs_dir: str | Path) -> RunDir:
             raise ConfigError(f"{name} in {source} does not have the hash of its manifest: the file was changed")
         try:
             data = content.get(name, b"")
-            for part in io.BytesIO(data) if name == JOURNAL else [data]:
-                bounded(part)
+            held = 0
+            for number, line in enumerate(re.finditer(rb"[^\n]+" if name == JOURNAL else rb"(?s).+", data), start=1):
+                held += decoded_bytes(bounded(line.group()))
+                refuse_large(held, number, f"{name} in {source}")
         except msgspec.DecodeError as error:
             raise ConfigError(f"{name} in {source} is not of a run: {error}") from None
     # A plain name in the runs folder: no path, nothing hidden, nothing that looks like an option or moves a cursor.
@@ -145,15 +147,50 @@ def unpack_run(source: str | Path, runs_dir: str | Path) -> RunDir:
     return run
 
 
-class _CappedReader(io.RawIOBase):
-    """A small file may unpack to something huge, in its headers too: no more than MAX_UNPACKED is ever unpacked."""
+def _members(unpacked: _Unpacked) -> Iterator[tuple[str, bytearray]]:
+    """Our own files in a tar. Its headers are read here and not by `tarfile`, which believes in names of a gigabyte and in maps of holes:
+    the name of a member stands in its own header, or in the short header of pax before it.
+    """
+    long_name = ""
+    while (header := unpacked.read(BLOCK)).strip(b"\0"):
+        digits, kind = re.fullmatch(rb" *([0-7]+)[ \0]*", header[124:136]), bytes(header[156:157])
+        if digits is None:
+            raise ValueError("a header in it makes no sense")
+        size = int(digits[1], 8)
+        name = long_name or header[:100].rstrip(b"\0").decode("utf-8", "replace")
+        last, long_name = name.rpartition("/")[2], ""
+        if kind == b"x" and size <= MAX_PAX:
+            _, _, path = unpacked.read(size).decode("utf-8", "replace").partition(" path=")
+            long_name = path.partition("\n")[0]
+        elif kind in (b"0", b"\0") and last in (*FILES, MANIFEST):
+            yield last, unpacked.read(size)
+        else:
+            unpacked.read(size, keep=False)
+        unpacked.read(-size % BLOCK)
 
-    def __init__(self, zipped: gzip.GzipFile) -> None:
-        self._zipped, self._left = zipped, MAX_UNPACKED
 
-    def read(self, size: int = -1, /) -> bytes:
+class _Unpacked:
+    """What a gzip file holds. A small one may hold something huge: no more than MAX_UNPACKED is read, and nothing behind it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._zipped = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        self._packed = b""
+        self._left = MAX_UNPACKED
+
+    def read(self, size: int, *, keep: bool = True) -> bytearray:
+        """The next bytes, or nothing if they are not to be kept; ValueError if there are fewer."""
         if size > self._left:
             raise ConfigError(f"the export unpacks to more than {MAX_UNPACKED >> 20} MiB; a run is smaller")
-        data = self._zipped.read(size)
-        self._left -= len(data)
-        return data
+        self._left -= size
+        kept = bytearray()
+        while size:
+            self._packed = self._packed or self._file.read(CHUNK)
+            data = self._zipped.decompress(self._packed, min(size, CHUNK))
+            if not data and (self._zipped.eof or not self._packed):
+                raise ValueError("it ends too early")
+            self._packed = self._zipped.unconsumed_tail
+            size -= len(data)
+            if keep:
+                kept += data
+        return kept

@@ -15,17 +15,28 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from sonde.core.canonical import MAX_JSON_ITEMS, has_too_many_items
-from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, ModelReplied, RunStarted, decode, encode
+from sonde.core.canonical import MAX_JSON_ITEMS, decoded_bytes, has_too_many_items
+from sonde.core.events import (
+    SCHEMA_VERSION,
+    AnyEvent,
+    Event,
+    ModelReplied,
+    RunEnded,
+    RunStarted,
+    WroteBack,
+    decode,
+    encode,
+)
 from sonde.core.redaction import clean_value, encodable, rewrite_text, secret_forms
 from sonde.disk import PRIVATE, lock, open_plain, read_at, sync
-from sonde.errors import ConfigError, UnexpectedRuntimeError
+from sonde.errors import ConfigError, RecursionLimitReached, UnexpectedRuntimeError
 
 Buffer = bytes | memoryview
+AnyBytes = TypeVar("AnyBytes", bytes, bytearray)
 Place = tuple[int, int]
 """Where a line is in the file: its first byte and its size."""
 
@@ -34,6 +45,10 @@ MAX_LINE = 256 * 1024 * 1024  # no event comes near it; without it a file of zer
 MAX_RECORD = 64 * 1024 * 1024
 MAX_ITEMS = 2 * MAX_JSON_ITEMS
 """Values in a line or file. A block of code may return a value of two million parts, and the line that holds it says more than that."""
+MAX_HELD = 2 << 30
+"""Bytes of memory that all events of a journal may take. Whoever reads a run holds them all."""
+SMALL = 64 * 1024
+"""An event of so many bytes is written to a full journal too; then the run ends."""
 _SUM_DIGITS = 16
 _TAIL = len(b',"sum":"') + _SUM_DIGITS + len(b'"}')
 
@@ -59,13 +74,21 @@ class JournalContents:
     tampered_line: int | None = None
     sum: str = ""
     sound_bytes: int = 0
+    held_bytes: int = 0
+    """About how much memory the events take."""
 
 
 class Journal:
-    """An append-only file of events, held by one process at a time. Opening an existing file continues it after its last sound line."""
+    """An append-only file of events, held by one process at a time. Opening an existing file continues it after its last sound line.
 
-    def __init__(self, path: str | Path, secrets: Sequence[str] = ()) -> None:
+    It takes no large event beyond `most` bytes, nor one that would make the file too large to be read again, except those that say how
+    the run began and ended: then RecursionLimitReached ends the run.
+    """
+
+    def __init__(self, path: str | Path, secrets: Sequence[str] = (), most: int | None = None) -> None:
         self.path = Path(path)
+        self._most = most
+        self._held = 0
         self._forms = secret_forms(secrets)
         self._failed = ""
         self._sum = ""
@@ -94,6 +117,7 @@ class Journal:
                 self.last = (held.sound_bytes, 0)
                 self.next_seq = max((event.seq for event in held.events), default=-1) + 1
                 self._sum = held.sum
+                self._held = held.held_bytes
             on_failure.pop_all()
 
     def append(self, event: Event) -> Event:
@@ -116,6 +140,9 @@ class Journal:
         parts = [body, ending(sum_now)]
         size = sum(map(len, parts))
         before = os.fstat(self._fd).st_size
+        held = decoded_bytes(encoded)
+        if size > SMALL and not isinstance(event, RunStarted | WroteBack | RunEnded):
+            self.check_room(size, held)
         try:
             # In one call: joining a megabyte costs more than writing it. Windows has only the other way.
             written = os.writev(self._fd, parts) if hasattr(os, "writev") else 0
@@ -129,7 +156,20 @@ class Journal:
             raise JournalFailed(self._failed) from None
         self.last = (before, size)
         self._sum = sum_now
+        self._held += held
         return event
+
+    def check_room(self, size: int = 0, held: int = 0) -> None:
+        """RecursionLimitReached if the journal has no room for an event of this size, which takes `held` bytes of memory."""
+        if self._most is not None and sum(self.last) + size > self._most:
+            reached = f"its limit of {self._most >> 20} MB"
+        elif self._held + held > MAX_HELD * 3 // 4:  # the rest is for the end of the run
+            reached = "the size up to which it can be read again"
+        else:
+            return
+        raise RecursionLimitReached(
+            f"the journal of the run has reached {reached} (--max-journal-mb)", limit="max_journal_mb"
+        )
 
     def at(self, place: Place) -> AnyEvent | None:
         """The event that was written there, read from the file; None when the file now holds something else."""
@@ -182,7 +222,7 @@ def is_being_written(path: str | Path) -> bool:
 def read_journal(path: str | Path) -> JournalContents:
     """Everything up to the first line that does not hold. A torn last line is not an error; a newer schema is refused."""
     events: list[AnyEvent] = []
-    sum_so_far, sound = "", 0
+    sum_so_far, sound, held = "", 0, 0
     try:
         with open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -193,12 +233,19 @@ def read_journal(path: str | Path) -> JournalContents:
                     torn = not ended.endswith(b"\n") or (sound + len(ended) == size and not _is_json(line))
                     tampered = None if torn else number
                     return JournalContents(
-                        events=events, torn=torn, tampered_line=tampered, sum=sum_so_far, sound_bytes=sound
+                        events=events,
+                        torn=torn,
+                        tampered_line=tampered,
+                        sum=sum_so_far,
+                        sound_bytes=sound,
+                        held_bytes=held,
                     )
                 if has_too_many_items(body, MAX_ITEMS):
                     raise JournalUnreadable(
                         f"line {number} of {path} holds more than {MAX_ITEMS:,} values; no run is so large"
                     )
+                held += decoded_bytes(body)
+                refuse_large(held, number, path)
                 try:
                     event = decode(body + b"}")
                 except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -212,7 +259,7 @@ def read_journal(path: str | Path) -> JournalContents:
                 sum_so_far, sound = sum_of(line), sound + len(ended)
     except OSError as error:
         raise JournalUnreadable(f"{path} cannot be read: {error.strerror}") from None
-    return JournalContents(events=events, sum=sum_so_far, sound_bytes=sound)
+    return JournalContents(events=events, sum=sum_so_far, sound_bytes=sound, held_bytes=held)
 
 
 def checked(previous: str, line: bytes) -> bytes | None:
@@ -227,7 +274,7 @@ def sum_of(line: bytes) -> str:
     return line[-_SUM_DIGITS - 2 : -2].decode("ascii", "replace")
 
 
-def bounded(document: bytes) -> bytes:
+def bounded(document: AnyBytes) -> AnyBytes:
     """A JSON text of a run folder before it is decoded; DecodeError if it holds so many values that they would fill the memory."""
     if has_too_many_items(document, MAX_ITEMS):
         raise msgspec.DecodeError(f"it holds more than {MAX_ITEMS:,} values")
@@ -240,6 +287,14 @@ def _is_json(line: bytes) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
+
+
+def refuse_large(held: int, lines: int, path: str | Path) -> None:
+    """Raise when the lines of a journal up to here take more memory than a run may."""
+    if held > MAX_HELD:
+        raise JournalUnreadable(
+            f"the first {lines:,} lines of {path} would take more than {MAX_HELD >> 20:,} MiB of memory; no run is so large"
+        )
 
 
 def refuse_newer(version: str, path: str | Path) -> None:

@@ -14,8 +14,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from sonde.disk import PRIVATE, read_plain
 from sonde.errors import ConfigError
+from sonde.runs.journal import bounded
 
 MAX_BYTES = 256 << 20
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -45,14 +48,14 @@ class PlaceholderFile:
     def read(self) -> list[tuple[str, str]] | None:
         """What was written; None if there is no such file. A torn last line is left out: its placeholder was never used."""
         try:
-            lines = read_plain(self.path, MAX_BYTES).decode("utf-8", "replace").splitlines()
+            lines = read_plain(self.path, MAX_BYTES).splitlines()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be read: {error.strerror}") from None
         pairs: list[tuple[str, str]] = []
         for line in lines:
-            with suppress(ValueError):
-                name, value = json.loads(line)
+            with suppress(ValueError, RecursionError, msgspec.DecodeError):
+                name, value = json.loads(bounded(line))
                 pairs.append((str(name), str(value)))
         return pairs

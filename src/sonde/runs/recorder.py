@@ -55,10 +55,10 @@ class Recorder:
             self.fold.add(event)
             self._next = max(self._next, event.seq + 1)
 
-    @property
-    def written_bytes(self) -> int:
-        """The size of the journal; 0 for a run in memory."""
-        return 0 if self._journal is None else sum(self._journal.last)
+    def check_room(self) -> None:
+        """RecursionLimitReached if the journal is full."""
+        if self._journal is not None:
+            self._journal.check_room()
 
     def emit(self, event: E) -> E:
         """Record one event, unless this step is recorded already; returns the recorded event in either case."""

@@ -88,9 +88,9 @@ class RunDir:
         """Where the events are."""
         return self.path / JOURNAL
 
-    def journal(self, secrets: Sequence[str] = ()) -> Journal:
-        """The journal, open for writing."""
-        return Journal(self.journal_path, secrets)
+    def journal(self, secrets: Sequence[str] = (), most: int | None = None) -> Journal:
+        """The journal, open for writing; it takes up to `most` bytes."""
+        return Journal(self.journal_path, secrets, most)
 
     def read(self) -> JournalContents:
         """What the journal holds; raises `NoSuchRun` without one."""
@@ -154,6 +154,14 @@ class RunDir:
         except OSError as error:
             raise JournalUnreadable(f"{path} cannot be read: {error.strerror}") from None
 
+    def result(self) -> dict[str, Any] | None:
+        """result.json as written; None if there is none."""
+        text = self.text(RESULT)
+        try:
+            return None if text is None else msgspec.json.decode(bounded(text.encode()), type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise JournalUnreadable(f"{self.path / RESULT} is not the result of a run: {error}") from None
+
     def text(self, name: str) -> str | None:
         """A page of the run such as summary.md; None if there is none, it is too large, or a link or device is in its place."""
         try:
@@ -204,7 +212,7 @@ def pretty_json(value: Any) -> bytes:
     return msgspec.json.format(text, indent=2) + b"\n"
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | bytearray) -> None:
     """All of it or none: written beside, synced, renamed over."""
     fd, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -311,7 +319,7 @@ def _newest(runs: Mapping[str, Path]) -> str:
                 if _TIMED_ID.fullmatch(run_id):
                     at = dt.datetime.strptime(f"{run_id[:15]}+0000", "%Y%m%d-%H%M%S%z").timestamp()
                 else:
-                    at = msgspec.json.decode(file.readline(MAX_LINE), type=_Started).at
+                    at = msgspec.json.decode(bounded(file.readline(MAX_LINE)), type=_Started).at
                 written = os.fstat(file.fileno()).st_mtime
         except (OSError, ValueError, RecursionError):  # ValueError: no such day, or no JSON
             return 0.0, run_id

@@ -13,12 +13,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from sonde.core.budget import Scope, reserved
-from sonde.core.canonical import hash_value, plural, sha256_text
+from sonde.core.canonical import clip, hash_value, plural, sha256_text
 from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied, SubcallEnded
 from sonde.core.redaction import REMOVED, is_same_but_for_keys
 from sonde.core.usage import used_by
-from sonde.errors import BudgetExceeded, Cancelled, ModelCallFailed, SondeError, by_user, reached_before
+from sonde.errors import (
+    BudgetExceeded,
+    Cancelled,
+    ModelCallFailed,
+    RecursionLimitReached,
+    SondeError,
+    by_user,
+    reached_before,
+)
 from sonde.models.base import (
     Message,
     Model,
@@ -37,6 +47,7 @@ from sonde.models.base import (
 if TYPE_CHECKING:
     from sonde.runtime.run import Run
 
+KEPT_CHARS = 2000  # of a reply for which the journal has no room
 LEAST_OUTPUT = 256  # tokens: a block of code or a short answer
 FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
 
@@ -101,27 +112,31 @@ def ask(run: Run, scope: Scope, model: Model, question: Question) -> ModelReplie
             shared_chars=question.shared_chars,
         )
         reply, attempts = _attempt(run, scope, model, request, question=question, hashed=hashed)
-        replied = run.emit(  # use what comes back, as recorded: it is what a replay will see
-            ModelReplied(
-                session=question.session,
-                turn=question.turn,
-                ordinal=question.ordinal,
-                request_hash=hashed,
-                text=reply.text,
-                model=reply.model,
-                tokens_in=reply.usage.tokens_in,
-                tokens_out=reply.usage.tokens_out,
-                cached_in=reply.usage.cached_in,
-                estimated=reply.usage.estimated,
-                cost_usd=reply.cost_usd
-                if reply.cost_usd is not None
-                else cost_of(model.name, reply.usage, own_price(model)),
-                latency_s=reply.latency_s,
-                waited_s=reply.waited_s,
-                attempts=attempts,
-                finish_reason=reply.finish_reason,
-            )
+        said = ModelReplied(
+            session=question.session,
+            turn=question.turn,
+            ordinal=question.ordinal,
+            request_hash=hashed,
+            text=reply.text,
+            model=reply.model,
+            tokens_in=reply.usage.tokens_in,
+            tokens_out=reply.usage.tokens_out,
+            cached_in=reply.usage.cached_in,
+            estimated=reply.usage.estimated,
+            cost_usd=reply.cost_usd
+            if reply.cost_usd is not None
+            else cost_of(model.name, reply.usage, own_price(model)),
+            latency_s=reply.latency_s,
+            waited_s=reply.waited_s,
+            attempts=attempts,
+            finish_reason=reply.finish_reason,
         )
+        try:
+            replied = run.emit(said)  # use what comes back, as recorded: it is what a replay will see
+        except RecursionLimitReached:  # longer than the journal may become; what it cost is recorded all the same
+            cut = msgspec.structs.replace(said, text=clip(said.text, KEPT_CHARS), finish_reason="length")
+            _count(run, scope, run.emit(cut))
+            raise
         _count(run, scope, replied)
     scope.check_spent()
     return replied

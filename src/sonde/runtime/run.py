@@ -35,7 +35,6 @@ from sonde.errors import (
     BudgetExceeded,
     Cancelled,
     ModelCallFailed,
-    RecursionLimitReached,
     RunError,
     ToolCallFailed,
     ToolFault,
@@ -210,11 +209,7 @@ class Run:
         """Raise when the user has stopped the run, or when it has filled its share of the disk."""
         if self.cancel.is_set():
             raise by_user()
-        if self.recorder.written_bytes > self.spec.max_journal_bytes:
-            most = self.spec.max_journal_bytes >> 20
-            raise RecursionLimitReached(
-                f"the journal of the run has reached its limit of {most} MB (--max-journal-mb)", limit="max_journal_mb"
-            )
+        self.recorder.check_room()
 
     def execute(self) -> Outcome:
         """Run to the end. Raises only for a replay that takes another path."""

@@ -16,10 +16,10 @@ from typing import Any, cast
 
 import msgspec
 
-from sonde.core.canonical import clip
+from sonde.core.canonical import clip, decoded_bytes
 from sonde.core.trajectory import preview
 from sonde.disk import open_plain, read_at
-from sonde.runs.journal import MAX_LINE, bounded, checked, is_being_written, refuse_newer, sum_of
+from sonde.runs.journal import MAX_LINE, bounded, checked, is_being_written, refuse_large, refuse_newer, sum_of
 from sonde.runs.rundir import JOURNAL, NoSuchRun
 
 TEXT = 300
@@ -36,6 +36,7 @@ class _Read:
     inode: int = 0
     offset: int = 0
     sum: str = ""
+    held: int = 0
     torn: bool = False
     tampered_line: int | None = None
 
@@ -84,7 +85,7 @@ class RunStream:
         """Whole events by number, as they are in the file; unknown numbers are left out."""
         with self._lock:
             self._refresh()
-            known = [number for number in numbers if 0 <= number < len(self._places)]
+            known = [number for number in dict.fromkeys(numbers) if 0 <= number < len(self._places)]
             return [
                 {**msgspec.json.decode(line, type=dict[str, Any]), "n": number} for number, line in self._lines(known)
             ]
@@ -127,6 +128,8 @@ class RunStream:
         event: dict[str, Any] | None = None
         with suppress(msgspec.DecodeError, RecursionError):
             if checked(self._read.sum, line) is not None:
+                self._read.held += decoded_bytes(line)
+                refuse_large(self._read.held, len(self._slim) + 1, self.path)
                 event = msgspec.json.decode(bounded(line), type=dict[str, Any])
         if event is None:
             self._read.tampered_line = len(self._slim) + 1

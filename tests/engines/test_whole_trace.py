@@ -718,6 +718,7 @@ def test_a_conversation_with_an_orchestrator_has_rules_of_its_own_and_repeats_ne
     assert shown.count("I scrolled down one page") == 2
     assert shown.count(told) == 2
     assert shown.count("[the instruction that follows]") == 2
+    assert "Replies of workers: 2, at steps 3, 6." in shown
 
 
 def test_one_step_alone_needs_no_second_reader(tmp_path: Path) -> None:

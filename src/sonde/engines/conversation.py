@@ -13,7 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from sonde.contexts.traces.context import TracesContext
-from sonde.contexts.traces.transcript import Transcript, TranscriptPart, compact, shortened, told_once, transcript_of
+from sonde.contexts.traces.transcript import (
+    Transcript,
+    TranscriptPart,
+    addressed,
+    compact,
+    shortened,
+    told_once,
+    transcript_of,
+)
 from sonde.engines import rca
 from sonde.engines.sceptic import listed
 from sonde.engines.submission import fields_of, items_of, number
@@ -83,6 +91,16 @@ class Talk:
         """By which rules the decisive step is found."""
         return prompt_file("engines/decisive_led" if self.transcript.led else "engines/decisive_guide")
 
+    @property
+    def asked_and_replies(self) -> str:
+        """What was asked and, if somebody leads, at which steps the others replied."""
+        steps = self.transcript.steps
+        leaders = {step.agent for step in steps if addressed(step)}
+        begun = next((at for at, step in enumerate(steps) if step.agent in leaders), len(steps))
+        replies = [str(step.number) for step in steps[begun:] if step.agent not in leaders]
+        told = f"\n\nReplies of workers: {len(replies)}, at steps {', '.join(replies)}." if leaders and replies else ""
+        return shortened(self.transcript.task, TASK_CHARS) + told
+
     def text(self, at: int, room: int | None = None) -> str:
         """A step in words."""
         step = self.transcript.steps[at]
@@ -96,9 +114,9 @@ class Talk:
         steps = self.transcript.steps
         agent = steps[at].agent
         earlier = range(at - 1, -1, -1)
-        addressed = (each for each in earlier if steps[each].name.endswith(f"-> {agent})"))
+        to_it = (each for each in earlier if steps[each].name.endswith(f"-> {agent})"))
         others = (each for each in earlier if steps[each].agent != agent)
-        return next(addressed, next(others, None))
+        return next(to_it, next(others, None))
 
     def beside(self, at: int, room: int | None = None) -> str:
         """A step with the instruction before it."""
@@ -125,7 +143,7 @@ class Talk:
         """What the other prompts say of the whole."""
         return {
             "guide": self.guide,
-            "task": shortened(self.transcript.task, TASK_CHARS),
+            "task": self.asked_and_replies,
             "outline": self.outline(),
             "ending": self.text(len(self.transcript.steps) - 1, ENDING_CHARS),
         }
@@ -192,7 +210,7 @@ def prefilter(gathered: Gathered) -> Prefilter:
     steps = talk.transcript.steps
     spans_of = {step.number: step.span_id for step in steps}
     variables: dict[str, Any] = {"span_of": spans_of}
-    asked = f"What was asked:\n{shortened(talk.transcript.task, TASK_CHARS)}"
+    asked = f"What was asked:\n{talk.asked_and_replies}"
     if talk.fits:
         text = "\n\n".join(talk.text(at) for at in range(len(steps)))
         text = f"{asked}\n\nThe whole conversation, {len(steps)} steps:\n\n{text}"

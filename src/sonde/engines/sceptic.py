@@ -45,7 +45,7 @@ class Sceptic:
         numbered = [
             {"claim": at, **{str(key): jsonable(value) for key, value in claim.items() if key not in HIDDEN}}
             for at, claim in enumerate(claims)
-            if self.sure is None or number(claim.get("odds"), 0.5) < self.sure
+            if self.sure is None or number(claim.get("odds"), 0.0) < self.sure
         ]
         groups = [numbered[at : at + GROUP] for at in range(0, len(numbered), GROUP)]
         steps, prompts = self.transcript.steps, list[str]()

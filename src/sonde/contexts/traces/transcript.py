@@ -157,8 +157,8 @@ class Transcript:
 
     @property
     def led(self) -> bool:
-        """Whether somebody in this conversation gives the others instructions, as the names of steps say: "manager (-> worker)"."""
-        return self.conversation and any(_ADDRESSED.search(step.name) for step in self.steps)
+        """Whether somebody in this conversation gives the others instructions."""
+        return self.conversation and any(addressed(step) for step in self.steps)
 
     def text(self) -> str:
         """All of it."""
@@ -575,6 +575,11 @@ def _error(span: Span) -> str:
     return span.summary.status_message or next(filter(None, told), "no message")
 
 
+def addressed(step: Step) -> bool:
+    """Whether a step is an instruction to another agent, as its name says: "manager (-> worker)"."""
+    return _ADDRESSED.search(step.name) is not None
+
+
 def told_once(conversation: Transcript) -> Transcript:
     """A conversation whose steps name what was said before instead of repeating it, such as a page that is shown again. How a step begins
     stays, because that says what was done. Instructions stay whole, so that the reply can be held against them; the notes in which
@@ -584,8 +589,8 @@ def told_once(conversation: Transcript) -> Transcript:
     steps: list[Step] = []
     for step, following in zip_longest(conversation.steps, conversation.steps[1:]):
         said = compact(step.came)
-        if not _ADDRESSED.search(step.name):
-            if following is not None and _ADDRESSED.search(following.name) and len(following.came) >= HEARD_LINE_CHARS:
+        if not addressed(step):
+            if following is not None and addressed(following) and len(following.came) >= HEARD_LINE_CHARS:
                 said = said.replace(following.came.strip(), "[the instruction that follows]")
             begins = said.rfind("\n", 0, BEGINNING_CHARS) + 1
             said = said[:begins] + heard.fresh(said[begins:])

@@ -33,6 +33,13 @@ class Server:
         self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
         self.process.stdin.flush()
 
+    def say(self, line: str) -> dict[str, Any]:
+        """The answer to a line as it is."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+        return self.reply()
+
     def reply(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         while True:
@@ -136,3 +143,65 @@ def test_the_server_ends_with_its_input_although_a_model_thinks(victim: Victim) 
 
         assert server.process.wait(PATIENCE) == 0
     victim.wait_for_end(int(victim.marker.read_text()))
+
+
+DEEP = '{"a":' * 1000 + "1" + "}" * 1000
+ARGUMENTS = {
+    "ask": [
+        r'{"question":"?","paths":["a\u0000b"]}',
+        r'{"question":"?","paths":["a\ud800"]}',
+        r'{"question":"half a pair \ud83d","paths":["a.txt"]}',
+        '{"question":"?","paths":"a.txt"}',
+        '{"question":5}',
+        "{}",
+        '{"question":"?","paths":["a.txt"],"max_cost":1}',
+        '{"question":"?","paths":["a.txt"],"max_cost_usd":NaN}',
+        '{"question":"?","paths":["a.txt"],"max_cost_usd":Infinity}',
+        '{"question":"?","paths":["a.txt"],"max_iterations":1e400}',
+        '{"question":"?","paths":["a.txt"],"max_iterations":' + "9" * 5000 + "}",
+        '{"question":"?","paths":["a.txt"],"schema":' + DEEP + "}",
+        '{"question":"?","source":"http://[::1"}',
+        r'{"question":"?","continue_from":"\u0000"}',
+    ],
+    "rca": [r'{"trace_id":"t","source":"\u0000"}', '{"trace_id":"' + "t" * 100_000 + '","source":"a.txt"}'],
+    "comply": [r'{"trace_id":"t","source":"a.txt","controls":"..\/..\u0000"}', '{"trace_id":["t"],"source":"a.txt"}'],
+    "incident": ['{"source":"a.txt","trace_ids":"t"}', r'{"source":"a.txt","start":"\udfff"}'],
+    "runs": [r'{"run":"\u0000"}', '{"limit":1.5}', "[]", '{"rum":"last"}'],
+    "issues": ['{"number":' + "9" * 400 + "}", '{"number":-1}'],
+    "change_issue": ['{"number":' + "9" * 30 + ',"change":"mute"}', '{"number":1,"change":"drop table"}'],
+}
+
+
+@pytest.mark.hostile_long
+def test_arguments_without_sense_are_answered_in_words_and_the_server_goes_on(victim: Victim) -> None:
+    victim.write("a.txt", "one\n")
+    asked = [(tool, given) for tool, cases in ARGUMENTS.items() for given in cases]
+
+    with serving(victim, "--runs-dir", victim.own, "--writeback") as server:
+        for number, (tool, given) in enumerate(asked, 10):
+            params = f'{{"name":"{tool}","arguments":{given}}}'
+            heard = server.say(f'{{"method":"tools/call","params":{params},"jsonrpc":"2.0","id":{number}}}')
+            result = heard.get(
+                "result", {"isError": True, "content": [{"text": heard.get("error", {}).get("message")}]}
+            )
+            words = result["content"][0]["text"]
+
+            assert heard["id"] == number, (tool, given[:200], heard)
+            assert result["isError"] and words != f"Error executing tool {tool}", (tool, given[:200], heard)
+            assert len(words) < 4000
+        pong = server.say('{"jsonrpc":"2.0","id":"end","method":"ping"}')
+
+    assert pong["id"] == "end" and "result" in pong
+
+
+@pytest.mark.hostile_long
+@pytest.mark.parametrize(
+    "line", ["{", "[]", "null", "[" * 100_000, '{"id":7}', r'{"jsonrpc":"2.0","id":"\ud800","method":"ping"}']
+)
+def test_a_line_that_is_no_message_is_answered_too(victim: Victim, line: str) -> None:
+    with serving(victim) as server:
+        heard = server.say(line)
+        pong = server.say('{"jsonrpc":"2.0","id":8,"method":"ping"}')
+
+    assert "error" in heard and heard["id"] in (None, 7)
+    assert pong["id"] == 8

@@ -191,5 +191,8 @@ def _origin(address: str) -> tuple[str, str, str]:
     from sonde.contexts.traces.store import server_of  # noqa: PLC0415  # loaded only for those who read traces
 
     product, url = server_of(address) or ("", "")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigError(f"{address!r} is no address of a server; write one such as http://localhost:6006") from None
     return product, parts.scheme, parts.netloc.lower()

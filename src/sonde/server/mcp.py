@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -20,11 +22,14 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
+import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
-from pydantic import BaseModel, ConfigDict, Field
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types import CallToolResult, ErrorData, InputRequiredResult, JSONRPCError, ToolAnnotations
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sonde.api.ask_run import ask
 from sonde.api.consent import is_chosen_server
@@ -40,6 +45,7 @@ from sonde.contexts.traces.store import server_of
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
 from sonde.core.cancellation import Stop
+from sonde.core.canonical import clip
 from sonde.core.events import Event, HostReturned, ModelReplied, RunStarted, SubcallStarted, TurnStarted
 from sonde.engines.ask import ASK
 from sonde.errors import ConfigError, SondeError
@@ -70,6 +76,12 @@ T = TypeVar("T")
 WORK = "tool call"
 """The name of the threads in which tools work."""
 LISTED_ISSUES = 200
+MOST_ISSUES = 1_000_000_000
+SHOWN_CHARS = 2000
+PARSE_ERROR, INVALID_REQUEST = -32700, -32600
+_ID = r'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,200}")'
+_FIRST_ID = re.compile(rf'\s*\{{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?{_ID}')
+_LAST_ID = re.compile(rf',\s*{_ID}\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}}\s*$')
 GRACE_S = 1.0
 """How long runs may write down their end when the client has hung up."""
 
@@ -298,7 +310,8 @@ class Tools:
     async def issues(
         self,
         number: Annotated[
-            int | None, Field(description="The number of an issue, to see all of it; none: list them.")
+            int | None,
+            Field(description="The number of an issue, to see all of it; none: list them.", ge=1, le=MOST_ISSUES),
         ] = None,
         include_resolved: Annotated[bool, Field(description="List resolved and muted issues, too.")] = False,
     ) -> IssueReply:
@@ -316,7 +329,7 @@ class Tools:
 
     async def change_issue(
         self,
-        number: Annotated[int, Field(description="The number of the issue.", ge=1)],
+        number: Annotated[int, Field(description="The number of the issue.", ge=1, le=MOST_ISSUES)],
         change: Annotated[Change, Field(description="What to do with it.")],
         value: Annotated[
             str,
@@ -415,6 +428,71 @@ class Tools:
         return source
 
 
+class ToolServer(MCPServer):
+    """The SDK's server. It also answers lines that the SDK would drop, because their client would wait for ever, and refuses arguments
+    that no tool has: a limit with a misspelt name would be none.
+    """
+
+    async def run_stdio_async(self) -> None:
+        """Serve standard input and output."""
+        async with stdio_server() as (lines, replies), anyio.create_task_group() as tasks:
+            forward, understood = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+
+            async def read() -> None:
+                async with forward:
+                    async for message in lines:
+                        if isinstance(message, Exception):
+                            await replies.send(SessionMessage(_unreadable(message)))
+                        else:
+                            await forward.send(message)
+
+            tasks.start_soon(read)
+            await self._lowlevel_server.run(understood, replies, self._lowlevel_server.create_initialization_options())
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool; ToolError if it does not have one of the arguments."""
+        tool = self._tool_manager.get_tool(name)
+        known: dict[str, Any] = tool.parameters.get("properties", {}) if tool else arguments
+        unknown = [each for each in arguments if each not in known]
+        if unknown:
+            raise ToolError(f"{name} has no argument {unknown[0][:80]!r}; it has {', '.join(known)}")
+        return await super().call_tool(name, arguments, context)
+
+
+def _unreadable(error: Exception) -> JSONRPCError:
+    """The answer to a line that is no message: what is wrong with it, and the id of its request if that can be made out."""
+    found = error.errors()[0] if isinstance(error, ValidationError) else {"type": "", "msg": str(error), "input": ""}
+    line, about = found["input"], None
+    if isinstance(line, str | bytes):  # not JSON to the SDK, which is stricter than others
+        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+        try:
+            value: Any = json.loads(text, parse_int=lambda digits: int(digits[:18]))
+            about = cast("dict[str, Any]", value).get("id") if isinstance(value, dict) else None
+        except (ValueError, RecursionError):
+            head = _FIRST_ID.match(text[:1000]) or _LAST_ID.search(text[-1000:])
+            about = json.loads(head[1]) if head else None
+        code, words = PARSE_ERROR, f"the line is not JSON that can be read here: {found['msg']}"
+    else:
+        value = line
+        about = cast("dict[str, Any]", value).get("id") if isinstance(value, dict) else None
+        code, words = INVALID_REQUEST, "the line is no JSON-RPC 2.0 message"
+    if (
+        isinstance(about, bool)
+        or not isinstance(about, str | int)
+        or (isinstance(about, int) and abs(about) >= 1 << 63)
+    ):
+        about = None
+    if isinstance(about, str) and about.encode("utf-8", "replace").decode() != about:
+        about = None
+    words = (
+        f"{clip(words, SHOWN_CHARS)}. Send whole characters, plain numbers and no more than 100 levels, for example "
+    )
+    example = '{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+    return JSONRPCError(jsonrpc="2.0", id=about, error=ErrorData(code=code, message=words + example))
+
+
 async def watched(context: Context, work: Callable[..., T]) -> T:
     """Run the work in a thread, with the keywords `on_event` and `cancel`. Reports progress to the client; stops if the client cancels."""
     loop = asyncio.get_running_loop()
@@ -485,7 +563,7 @@ def _reply(done: Result, citations: list[dict[str, Any]], report: dict[str, Any]
 
 def build(settings: Settings, folder: Path, model: Model | None = None, *, writeback: bool = False) -> MCPServer:
     """The server with its tools; `model` replaces the one that the settings name. `writeback`: the user allows annotations."""
-    server = MCPServer("sonde", version=sonde_version(), instructions=INSTRUCTIONS)
+    server = ToolServer("sonde", version=sonde_version(), instructions=INSTRUCTIONS)
     tools = Tools(settings, folder, model, writeback=writeback)
     # Each call makes a run folder and pays a model. Annotations replace earlier ones of the same name.
     asks = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
@@ -509,7 +587,7 @@ def _explained(function: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable
         try:
             return await function(*args, **named)
         except SondeError as error:
-            raise ToolError(error.message) from error
+            raise ToolError(clip(error.message, SHOWN_CHARS)) from error
 
     return call
 

@@ -84,6 +84,8 @@ class Root:
 
     def real(self, path: str) -> str:
         """Where a path really leads, relative to the root; PathRefused when that is outside."""
+        if "\0" in path:
+            raise PathRefused(f"{path!r} holds a zero byte, and no name does; {EXAMPLE}")
         try:
             real = (self.path / path).resolve() if path else self.path
         except (OSError, RuntimeError) as error:

@@ -20,6 +20,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 ROWS = [str(number) for number in range(1, 138)] + [f"O{number}" for number in range(1, 18)]
@@ -73,11 +74,15 @@ def report(rows: Mapping[str, Row]) -> Iterable[str]:
         yield f"{word}: {len(numbers)}" + ("" if word == "passed" or not numbers else f" ({' '.join(numbers)})")
 
 
+@cache
 def marked_tests() -> dict[str, list[str]]:
     """The tests that carry each number, read from their source without running it."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        if "pytest.mark.requirement" not in text:  # parsing is what takes long
+            continue
+        for node in ast.walk(ast.parse(text)):
             for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
                 if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.requirement":
                     for number in mark.args:

@@ -94,6 +94,7 @@ def fenced(*scripts: str) -> list[str]:
     return [f"```python\n{script}\n```" for script in scripts]
 
 
+@pytest.mark.long
 def test_two_programs_one_after_the_other(data: Path) -> None:
     with ScriptedServer(fenced(WORK, f"key = '{KEY}'", DONE)) as server:
         first = program(data.parent, server, "How many?", "data")

@@ -100,6 +100,7 @@ def test_version(tmp_path: Path) -> None:
     assert sonde("--version", cwd=tmp_path).stdout.startswith("sonde 0.")
 
 
+@pytest.mark.long
 def test_a_terminal_that_knows_only_ascii_is_no_reason_to_crash(tmp_path: Path) -> None:
     shown = sonde_process("ask", "größe", "none", cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert shown.returncode == 2

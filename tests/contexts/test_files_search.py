@@ -156,6 +156,7 @@ def test_of_a_passage_the_lines_that_answer_are_chosen() -> None:
     assert hearts([("a.py", "\n\n")], "nothing") == [(0, 0)]
 
 
+@pytest.mark.long
 def test_words_that_are_common_in_large_data_are_found_in_other_forms(root: Path) -> None:
     row = "2024-01-01 INFO payment accepted for order 4711 within the usual time, nothing to see\n"
     context = write(root, {"big.log": row * 200_000 + "2024-01-02 WARN payment retry 3 of 3\n" + row * 200_000})

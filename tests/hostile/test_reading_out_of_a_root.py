@@ -10,6 +10,7 @@ from victim import Victim, one_in_make_test
 SECRET = "s3cr3t-words-of-the-victim"
 
 
+@pytest.mark.hostile_long
 def test_a_file_list_does_not_lead_out_of_the_repository(victim: Victim) -> None:
     (victim.home / "private.txt").write_text(SECRET)
     victim.write("a.txt", "one\n")

@@ -217,6 +217,7 @@ def test_the_gate_stays_shut_and_says_why(status: dict[str, Any], result: dict[s
     assert verdict.as_dict()["failed"] == failed
 
 
+@pytest.mark.long
 def test_the_gate_as_a_command(loop: Loop) -> None:
     shut = loop.sonde("rlms", "gate", "--output-dir", str(loop.output))
     loop.call(loop.replies("root", ["set_final('no proof')"]))

@@ -33,6 +33,7 @@ def test_a_file_of_terabytes_that_is_a_hole_is_refused_at_once(tmp_path: Path, s
         FileStore(tmp_path if in_folder else tmp_path / "spans.jsonl")
 
 
+@pytest.mark.long
 def test_a_database_whose_schema_makes_huge_values_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "phoenix.db")) as made, made:
         made.executescript(

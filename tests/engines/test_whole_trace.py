@@ -432,6 +432,7 @@ def test_each_run_of_a_long_session_is_a_part_with_its_own_task(tmp_path: Path) 
         "errand 2",
     ]
     assert all(sum(f"errand {at}" in part for at in range(3)) == 1 for part in parts)
+    assert not any("A manager gives tasks to team members" in part for part in parts)  # runs side by side are no team
 
 
 def test_claims_outside_the_taxonomy_or_the_trace_are_told_and_then_left_out(tmp_path: Path) -> None:

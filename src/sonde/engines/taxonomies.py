@@ -1,7 +1,7 @@
 """Taxonomies of failures as data: ours of five labels, TRAIL's 21 categories, or a user's own YAML file.
 
 A file has a name, categories with name and definition, and perhaps a guide that says how to label, with another one (`team_guide`) for
-traces in which several agents have runs of their own. Without a model, a rule recognises a
+traces in which an agent gives tasks to others. Without a model, a rule recognises a
 category by its patterns in the words of an error: {name: Slow, definition: Too slow, patterns: ["timed? ?out"]}.
 """
 
@@ -36,7 +36,7 @@ class Category:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taxonomy:
-    """Categories under one name; `guide` says how to label with them, `team_guide` how where several agents have runs of their own."""
+    """Categories under one name; `guide` says how to label with them, `team_guide` how where an agent gives tasks to others."""
 
     name: str
     categories: tuple[Category, ...]

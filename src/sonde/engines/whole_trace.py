@@ -55,13 +55,12 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
     taxonomy = cast("Taxonomy", gathered.params["taxonomy"])
     spans, transcript = _read(gathered)
     facts = facts_of(spans, transcript)
+    guide = (taxonomy.team_guide if transcript.team else "") or taxonomy.guide
     rules = fill(
         prompt_file("engines/findings_rules"),
         name=taxonomy.name,
         categories=taxonomy.listed(),
-        guide=(taxonomy.team_guide if transcript.runs else "")
-        or taxonomy.guide
-        or prompt_file("engines/general_guide"),
+        guide=guide or prompt_file("engines/general_guide"),
         task=shortened(transcript.task, TASK_CHARS),
     )
     count = len(transcript.steps)
@@ -92,7 +91,7 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
         shown = f"The whole trace, {count} steps:\n\n{transcript.text()}"
     text = f"{rules}\n\n{found}\n\n{shown}"
     doubts = prompt_file("engines/findings_verify")
-    if taxonomy.guide:
+    if guide:
         sceptic = Sceptic(begins=text, words=doubts, transcript=transcript, whole=not parts, kept=KEPT)
     else:
         begins = f"{rules}\n\nThe trace in outline, {count} steps:\n{outline}"

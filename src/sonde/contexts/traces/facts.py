@@ -130,7 +130,7 @@ def facts_of(spans: Iterable[Span], transcript: Transcript) -> list[Fact]:
     has_tools = any(not FINAL.search(name) for name in tools)
     all_read = not cut and len(written) < MOST_WRITTEN  # a call that was not read is no proof that there was none
     looks: list[Callable[[], list[Fact]]] = [
-        lambda: _counted(steps) if transcript.runs else [],
+        lambda: _counted(steps) if transcript.team else [],
         lambda: _failed(steps, misused),
         lambda: _unknown(written, tools),
         lambda: _misused(misused, tools, ran),

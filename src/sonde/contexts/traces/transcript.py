@@ -160,6 +160,11 @@ class Transcript:
         """Whether somebody in this conversation gives the others instructions."""
         return self.conversation and any(addressed(step) for step in self.steps)
 
+    @property
+    def team(self) -> bool:
+        """Whether an agent gives tasks to others whose runs are inside its own; runs side by side, as in a session, are no team."""
+        return bool(self.runs) and all(step.begins is None for step in self.steps)
+
     def text(self) -> str:
         """All of it."""
         return "\n\n".join(step.text(self.room) for step in self.steps)

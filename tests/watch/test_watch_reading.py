@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,7 +155,7 @@ def test_a_state_belongs_to_one_source(post: Post) -> None:
     post.look(100)
     other = Post(post.path, options=replace(post.options, every_s=30), clock=HandClock())
 
-    with pytest.raises(ConfigError, match="every_s '60'"):
+    with pytest.raises(ConfigError, match="--every 60, not 30"):
         other.look(200)
 
 
@@ -168,3 +169,46 @@ def test_traces_from_before_the_first_start_stay_unread_after_later_starts(post:
     post.look(3000)
 
     assert post.traces_read() == 10 + 5
+
+
+class Hurried(threading.Event):
+    """Waits for nothing."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout
+        return self.is_set()
+
+
+def test_a_watch_outlives_a_full_disk_and_loses_nothing(post: Post) -> None:
+    append(post.traces, traffic(200, 600, [STOCK]))
+    post.clock.seconds = 700
+    turns: list[loop.WatchTurn] = []
+    with WatchState(post.folder, create=True) as state:
+        watching = replace(post.watch(state), stopping=Hurried())
+
+        def told(turn: loop.WatchTurn) -> None:
+            turns.append(turn)
+            if len(turns) == 3:
+                state.rows("PRAGMA max_page_count = 100000")
+            elif not (turn.worked or turn.full):
+                watching.stopping.set()
+
+        watching.start()
+        state.rows(f"PRAGMA max_page_count = {state.one('PRAGMA page_count')}")
+        loop.keep_watch(watching, told)
+
+    assert [bool(turn.full) for turn in turns[:4]] == [True, True, True, False]
+    assert [f"{each.kind} {each.issue}" for turn in turns for each in turn.happenings] == ["new 1"]
+    assert post.traces_read() == 200
+
+
+def test_a_single_look_ends_at_a_full_disk(post: Post) -> None:
+    append(post.traces, traffic(200, 600, [STOCK]))
+    post.clock.seconds = 700
+    with WatchState(post.folder, create=True) as state:
+        watching = post.watch(state)
+        watching.start()
+        state.rows(f"PRAGMA max_page_count = {state.one('PRAGMA page_count')}")
+
+        with pytest.raises(ConfigError):
+            loop.keep_watch(watching, print, once=True)

@@ -13,6 +13,7 @@ us; `GET /metrics` is for those who may send.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import ipaddress
 import re
@@ -96,7 +97,8 @@ class OtlpListener(HttpService):
         try:
             self._http = _OtlpServer(intake, address, token, vitals)
         except OSError as error:
-            raise ConfigError(f"--listen {address.host}:{address.port}: {error.strerror or error}") from None
+            taken = "another program uses this port; give another one" if error.errno == errno.EADDRINUSE else None
+            raise ConfigError(f"--listen {address.host}:{address.port}: {taken or error.strerror or error}") from None
         super().__init__(self._http, "sonde-listen")
 
     def counts(self) -> dict[str, int]:

@@ -56,7 +56,7 @@ from sonde.watch.issues import (
     known_issues,
     take_in,
 )
-from sonde.watch.state import FILE, MOST_ATTEMPTS, StateUnusable, WatchState
+from sonde.watch.state import FILE, MOST_ATTEMPTS, StateFull, StateUnusable, WatchState
 
 SECOND_US = 1_000_000
 AHEAD_S = 3_600.0  # how far a trace's clock may be ahead of ours before it waits
@@ -69,6 +69,7 @@ ATTEMPTS, UNANSWERED = 3, MOST_ATTEMPTS  # at an investigation that fails, and a
 LATER_S = 300.0  # until a run that waits for money is tried again
 REFUSED_S = 3_600.0  # until one is that could not be started, such as for a trace that is gone
 LONGEST_WAIT_S = 600.0
+NAMED = {"source": "--source", "project": "--project", "every_s": "--every"}
 PLANNED = 8  # investigations that a dry run estimates
 
 
@@ -108,6 +109,8 @@ class WatchTurn:
     """Traces that had errors, all of which a later try mended."""
     behind_s: float = 0.0
     outage: str = ""
+    full: str = ""
+    """What could not be written, for lack of room."""
     empty: str = ""
     """Why there is nothing to read yet, in the first turn that says so."""
     gaps: tuple[str, ...] = ()
@@ -184,6 +187,8 @@ class TraceWatch:
     patient: bool = False
     """Whether it waits for the first file of a folder that is empty; otherwise that is a mistake."""
     _begun: bool = False
+    _told: int | None = None
+    """The last happening that a turn has reported. A turn that a full disk has ended reports none; the next one does."""
     _refused: dict[str, float] = field(default_factory=dict[str, float])
     """Until when those that could not even be started wait. A new start tries them at once."""
     _outages: int = 0
@@ -200,7 +205,8 @@ class TraceWatch:
                 known = state.recall(key, value)
                 if known != value:
                     raise ConfigError(
-                        f"{state.folder.path} belongs to a watch with {key} {known!r}, not {value!r}; give this one its own: --state DIR"
+                        f"{state.folder.path} belongs to a watch with {NAMED[key]} {known or '(none)'}, not {value or '(none)'}; "
+                        "give this one its own: --state DIR"
                     )
             if not state.recall("cursor_us"):  # where the first start began holds for all
                 state.remember("since_us", "" if self.options.since_us is None else self.options.since_us)
@@ -209,8 +215,9 @@ class TraceWatch:
         self._begun = True
 
     def end(self) -> None:
-        """Write down that the watch does not run any more."""
-        self.state.remember("ended_at", self._now())
+        """Write down that the watch does not run any more, if there is room for that."""
+        with suppress(StateFull):
+            self.state.remember("ended_at", self._now())
 
     def _identity(self) -> dict[str, str]:
         """What a state holds for: it takes no other source, project or length of windows once something was read."""
@@ -225,7 +232,8 @@ class TraceWatch:
         if not self._begun:
             self.start()
         self.state.remember("turned_at", self._now())
-        known = int(self.state.one("SELECT coalesce(max(id), 0) FROM happenings"))
+        if self._told is None:
+            self._told = int(self.state.one("SELECT coalesce(max(id), 0) FROM happenings"))
         try:
             done = self.read_windows()
             self._outages = 0
@@ -253,7 +261,14 @@ class TraceWatch:
                 replace(done, money="" if done.money == self._money else done.money),
                 done.money,
             )  # once
-        return replace(done, happenings=tuple(happenings(self.state, after=known)))
+        news = tuple(happenings(self.state, after=self._told))
+        self._told = max([self._told, *(each.id for each in news)])
+        return replace(done, happenings=news)
+
+    def no_room(self, error: StateFull) -> WatchTurn:
+        """The turn that a full disk has ended: the next one does again what was not written."""
+        self._outages = min(self._outages + 1, 20)
+        return WatchTurn(full=error.message)
 
     def wait_s(self) -> float:
         """How long to wait before the next turn: until the next window is over, or longer and longer while the source is away."""
@@ -494,7 +509,7 @@ class TraceWatch:
             self._later(chosen, chosen.attempt, LATER_S)
             return None, pause.reason
         except DiskFull as error:
-            raise ConfigError(f"{error.message}; make room, then start the watch again") from None
+            raise StateFull(error.message) from None
         finally:
             station.close()
         if result.status == "refused":
@@ -543,7 +558,12 @@ def _drawn(trace_id: str) -> str:
 def keep_watch(watch: TraceWatch, told: Callable[[WatchTurn], None], *, once: bool = False) -> WatchTurn:
     """Turns until the watch is stopped, or with `once` until everything there is has been read and investigated; the last turn."""
     while True:
-        turn = watch.turn()
+        try:
+            turn = watch.turn()
+        except StateFull as error:
+            if once:
+                raise
+            turn = watch.no_room(error)
         told(turn)
         if watch.stopping.is_set() or (once and not turn.worked):
             return turn

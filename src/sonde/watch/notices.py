@@ -51,6 +51,7 @@ PROGRAM_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_ASKED_S = 2.0, 600.0, 3_600.0
 TRIES = 150  # about a day
 TRIES_AT_THE_END = 4
+TROUBLE_S = 60.0  # after an error of our own, such as a full disk
 LOOK_S = 1.0
 MANY = 20  # changes that wait, which are then told together
 EVENTS = 50  # of one digest
@@ -281,16 +282,15 @@ class Messenger:
 
     def _work(self) -> None:
         while not self._over.is_set() and not self._stop.is_set():
+            pause = LOOK_S
             try:
                 told = self.tell()
-            except SondeError as error:  # the watch itself will meet it, too
-                self._say(f"nobody could be told: {error}")
-                told = False
             except Exception as error:  # noqa: BLE001  # the top of a worker: the next change must still be told
-                self._say(f"nobody could be told: {type(error).__name__}")
-                told = False
+                why = error if isinstance(error, SondeError) else type(error).__name__
+                self._say(f"nobody could be told: {why}; again in {lapse(TROUBLE_S)}")
+                told, pause = False, TROUBLE_S
             if not told:
-                self._over.wait(LOOK_S)
+                self._over.wait(pause)
 
     def flush(self) -> bool:
         """Tell what waits, a digest too, with a few attempts; whether everything was told. For the end of a watch that ends by itself."""

@@ -66,6 +66,10 @@ class StateUnusable(ConfigError):
     """The file of a watch cannot be read or written, or is none of ours."""
 
 
+class StateFull(StateUnusable):
+    """There is no room for it now. What was written is sound."""
+
+
 def state_place(settings: Settings, given: Path | None) -> Path:
     """Where the state of a watch is: the given folder, or that of this project in the user's state folder."""
     if given is not None:
@@ -184,7 +188,9 @@ class WatchState:
         try:
             yield
         except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
-            raise StateUnusable(f"{self.folder.path / FILE} cannot be used: {error}") from None
+            full = getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+            kind = StateFull if full else StateUnusable
+            raise kind(f"{self.folder.path / FILE} cannot be used: {error}") from None
 
     def rows(self, sql: str, *values: Any) -> list[Any]:
         """What a query finds."""

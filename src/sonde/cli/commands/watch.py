@@ -533,9 +533,16 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
         return
     for gap in turn.gaps:
         print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
-    if turn.outage:
+    if turn.full:
         print(
-            f"sonde: the source cannot be read, last read {lapse(turn.behind_s)} ago: {one_line(turn.outage, 300)}",
+            f"sonde: the disk is full, make room: {one_line(turn.full, 300)}; tried again later",
+            file=sys.stderr,
+            flush=True,
+        )
+    if turn.outage:
+        since = f", last read {lapse(turn.behind_s)} ago" if turn.behind_s else ""  # never, at a first start
+        print(
+            f"sonde: the source cannot be read{since}: {one_line(turn.outage, 300)}",
             file=sys.stderr,
         )
     elif turn.empty:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ OUTPUT_TOKENS = 4096
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 _HEADINGS = {"system": "SYSTEM", "user": "USER", "assistant": "ASSISTANT (your earlier reply)"}
+_HEADING_LIKE = re.compile(r"(?:^|(?<=[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]))[ \t\u200b\ufeff]*#{5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,13 +271,18 @@ def with_schema_note(messages: Sequence[Message], schema: Mapping[str, Any]) -> 
 
 
 def render_prompt(request: ModelRequest) -> str:
-    """One text for programs that take one text. A single message goes as it is, without a heading."""
+    """One text for programs that take one text. A single message goes without a heading.
+
+    A line of the content that looks like one of our headings gets a backslash, so that data cannot pose as a turn.
+    """
     messages = list(request.messages)
     if request.schema is not None:
         messages = with_schema_note(messages, request.schema)
-    if len(messages) == 1:
-        return messages[0].content
-    parts = [f"##### {_HEADINGS[message.role]}\n\n{message.content}\n" for message in messages]
+    contents = [_HEADING_LIKE.sub(r"\\\g<0>", message.content) for message in messages]
+    if len(contents) == 1:
+        return contents[0]
+    headings = [_HEADINGS[message.role] for message in messages]
+    parts = [f"##### {heading}\n\n{content}\n" for heading, content in zip(headings, contents, strict=True)]
     return "\n".join([*parts, "##### ASSISTANT (your reply now)\n"])
 
 

@@ -23,6 +23,7 @@ describe("a change that somebody has to judge", () => {
       "a<U+2028>b<U+202E>c<U+200B>d<U+E0041>e<U+0085>f<U+001B>",
     );
     expect(visible("plain\r\n\ttext é 日本 ✔️ 1️⃣")).toBe("plain\r\n\ttext é 日本 ✔️ 1️⃣");
+    expect(visible("check # \rexit 1\r\n")).toBe("check # <U+000D>exit 1\r\n");
     expect(visible("key\ufe0f ✔️\ufe0f")).toBe("key<U+FE0F> ✔️<U+FE0F>");
   });
 });

@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from sonde.contexts.workspace import Approval, LocalWorkspace, PatchRefused, PathRefused, Plan, WorkspaceContext, accept
+from sonde.contexts.workspace import (
+    Approval,
+    LocalWorkspace,
+    PatchRefused,
+    PathRefused,
+    Plan,
+    WorkspaceContext,
+    accept,
+    plan_patch,
+)
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.text import HIDDEN, visible
@@ -338,6 +347,13 @@ def test_the_editor_shows_the_same_hidden_characters_as_the_terminal() -> None:
 
     assert literal is not None
     assert re.sub(r"\\u\{([0-9a-f]+)\}", lambda found: chr(int(found[1], 16)), literal[1]) == HIDDEN.pattern
+
+
+def test_a_lone_carriage_return_is_no_line_of_a_change_that_somebody_judges() -> None:
+    plan = plan_patch("*** Begin Patch\n*** Add File: a.sh\n+check # \rexit 1\n*** End Patch", lambda path: None)
+
+    assert "\n+check # <U+000D>exit 1\n" in visible(plan.diff())
+    assert plan.summary() == "a.sh: added +1 -0"
 
 
 def test_nothing_hidden_stays_hidden_and_emoji_stay_whole() -> None:

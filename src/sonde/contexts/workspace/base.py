@@ -97,7 +97,8 @@ class FileChange:
     @cached_property
     def diff(self) -> str:
         """Unified diff of this file."""
-        old, new = _diffed(self.old_text), _diffed(self.new_text or "")
+        only_cr = "\r" in self.old_text and "\n" not in self.old_text + (self.new_text or "")
+        old, new = _diffed(self.old_text, only_cr), _diffed(self.new_text or "", only_cr)
         before = "/dev/null" if self.action is Action.ADD else f"a/{self.path}"
         after = "/dev/null" if self.action is Action.DELETE else f"b/{self.writes}"
         return "\n".join([f"--- {before}", f"+++ {after}", *hunks(old, new)]) + "\n"
@@ -113,9 +114,9 @@ class FileChange:
         return f"{self.path}: {done} +{added} -{removed}"
 
 
-def _diffed(text: str) -> list[str]:
-    """Lines as a patch counts them, the last one marked where nothing ends it."""
-    *lines, last = re.split(r"\r\n|\n|\r", text)
+def _diffed(text: str, only_cr: bool) -> list[str]:
+    """Lines as programs read them, the last one marked where nothing ends it. A lone CR ends lines only where nothing else does."""
+    *lines, last = text.split("\r") if only_cr else re.split(r"\r?\n", text)
     return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines
 
 

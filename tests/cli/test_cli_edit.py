@@ -10,12 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from cli_program import Shown, sonde
 
 from sonde.cli.approval import AtTerminal, approval
+from sonde.cli.interrupt import soft_stop
 from sonde.contexts.workspace import plan_patch
 from sonde.testing import ScriptedServer
 
@@ -114,6 +116,30 @@ def test_ctrl_c_at_the_question_ends_the_task_and_nothing_is_written(folder: Pat
     assert process.returncode == 130
     assert "cancelled by the user" in said
     assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
+
+
+def test_ctrl_c_just_before_the_answer_is_awaited_is_heard() -> None:
+    ours, theirs = pty.openpty()
+    heard, slept = threading.Event(), threading.Event()
+
+    def interrupt() -> None:
+        shown = b""
+        while b"Apply this change?" not in shown:
+            shown += os.read(ours, 65536)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # no read of the main thread is interrupted by it
+        if not heard.wait(60):
+            slept.set()
+            os.write(ours, b"y\n")
+
+    helper = threading.Thread(target=interrupt)
+    with os.fdopen(theirs) as asked, os.fdopen(os.dup(theirs), "w") as shown, soft_stop(said=None):
+        helper.start()
+        with pytest.raises(KeyboardInterrupt):
+            approval(yes=False, stdin=asked, stderr=shown)(PLAN)
+        heard.set()
+        helper.join()
+    os.close(ours)
+    assert not slept.is_set()
 
 
 def test_a_folder_that_is_none_is_a_usage_error(folder: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import select
 import sys
 from collections.abc import Callable
 from typing import TextIO
 
 from sonde.cli.text import printable, printable_lines
 from sonde.contexts.workspace import Approval, Plan, accept, visible
+from sonde.core.cancellation import WAIT_S
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
 
@@ -24,7 +26,14 @@ def approval(
     asked, shown = stdin or sys.stdin, stderr or sys.stderr
     if not asked.isatty():
         return Unattended(shown, color=shown.isatty(), silent=silent)
-    return AtTerminal(asked.readline, shown, color=shown.isatty())
+
+    def readline() -> str:
+        # Python does not hear a signal that arrives just before a read begins, so the waiting is done in short pieces.
+        while not select.select([asked], [], [], WAIT_S)[0]:
+            pass
+        return asked.readline()
+
+    return AtTerminal(readline, shown, color=shown.isatty())
 
 
 class Unattended:

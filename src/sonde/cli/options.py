@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from sonde.cli.text import printable
+from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
@@ -323,8 +324,37 @@ class ReportOptions(OutputOptions):
     ] = False
 
 
+def _is_typed(ctx: Any, option: str) -> bool:
+    return ctx.get_parameter_source(option).name == "COMMANDLINE"
+
+
 class CommandList(TyperGroup):
-    """The help of a command with sub-commands: under headings at the top, and with whole summaries."""
+    """A command with sub-commands. Its help is under headings at the top, with whole summaries.
+
+    An option before the sub-command means what it means after it; one that the sub-command does not have is refused.
+    """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The sub-command, which finds the options that stand before it as its own."""
+        name, command, rest = super().resolve_command(ctx, args)
+        given = [
+            (option_name, max(each.opts, key=len))
+            for each in self.get_params(ctx)
+            if (option_name := str(each.name)) and _is_typed(ctx, option_name)
+        ]
+        if command is None or not given:
+            return name, command, rest
+        after = command.make_context(name, list(rest), parent=ctx, resilient_parsing=True)
+        passed: dict[str, Any] = {}
+        for option_name, spelling in given:
+            own = next((str(each.name) for each in command.params if spelling in each.opts), None)
+            if own is None:
+                raise ConfigError(f"`{ctx.command_path} {name}` has no option {spelling}; leave it out")
+            passed[own] = ctx.params[option_name]
+            if _is_typed(after, own) and after.params[own] != passed[own]:
+                raise ConfigError(f"{spelling} has two values, before and after `{name}`; give one")
+        ctx.default_map = {name: passed}
+        return name, command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the sub-commands."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,8 @@ def config(
             raise typer.BadParameter(
                 f"unknown action {action!r}; `sonde config trust` accepts this folder's sonde.toml"
             )
+        if json or any(value is not None for each in (model, budget, place) for value in asdict(each).values()):
+            raise typer.BadParameter("`sonde config trust` takes no options; leave them out")
         path = project_file(Path.cwd())
         if path is None:
             raise typer.BadParameter("no sonde.toml here or above")

@@ -55,7 +55,7 @@ def engine_for(params: Mapping[str, Any], context: TracesContext) -> Engine:
         return rca.RCA
     talk = Talk.of(context, str(params["trace_id"]))
     engine = DECISIVE if talk.fits else DECISIVE_IN_PARTS
-    return replace(engine, system=_system(talk.guide)) if talk.transcript.led else engine
+    return replace(engine, system=_system(talk.guide)) if talk.led else engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,7 @@ class Talk:
     """A conversation as it is shown: its steps, and the length to which each is cut."""
 
     transcript: Transcript
+    led: bool
     room: int
     fits: bool
 
@@ -71,25 +72,26 @@ class Talk:
         """At the longest cut at which all of it fits."""
         found = transcript_of(context.store.spans(trace_id))
         transcript = replace(found, steps=tuple(replace(step, came=compact(step.came)) for step in found.steps))
-        if transcript.led:
+        led = transcript.led
+        if led:
             transcript = told_once(transcript)
         lengths = [len(step.came) for step in transcript.steps]
         free = WHOLE_CHARS - ONE_LINE * len(lengths)  # less the head of each step
-        least = LEAST_STEP_CHARS // 2 if transcript.led else LEAST_STEP_CHARS
+        least = LEAST_STEP_CHARS // 2 if led else LEAST_STEP_CHARS
         for room in range(MOST_STEP_CHARS, least - 1, -100):
-            talk = cls(transcript=transcript, room=room, fits=True)
+            talk = cls(transcript=transcript, led=led, room=room, fits=True)
             if sum(min(talk.room_of(at), length) for at, length in enumerate(lengths)) <= free:
                 return talk
-        return cls(transcript=transcript, room=PART_STEP_CHARS, fits=False)
+        return cls(transcript=transcript, led=led, room=PART_STEP_CHARS, fits=False)
 
     def room_of(self, at: int) -> int:
         """The length to which a step is cut: the rounds with which an orchestrator begins are shown at greater length."""
-        return EARLY_ROOMS * self.room if self.transcript.led and at < EARLY_STEPS else self.room
+        return EARLY_ROOMS * self.room if self.led and at < EARLY_STEPS else self.room
 
     @property
     def guide(self) -> str:
         """By which rules the decisive step is found."""
-        return prompt_file("engines/decisive_led" if self.transcript.led else "engines/decisive_guide")
+        return prompt_file("engines/decisive_led" if self.led else "engines/decisive_guide")
 
     @property
     def asked_and_replies(self) -> str:

@@ -167,8 +167,25 @@ def test_unsafe_on_a_whole_machine_is_still_marked() -> None:
 
 
 def test_a_python_that_cannot_serve_is_refused() -> None:
-    with pytest.raises(SandboxUnavailable):
+    with pytest.raises(SandboxUnavailable, match="status 1"):
         ForkServer(python="/bin/false")
+
+
+def test_a_python_that_fails_is_quoted_with_what_to_do(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text(
+        "#!/bin/sh\necho 'Traceback:' >&2\necho \"ModuleNotFoundError: No module named '_ctypes'\" >&2\nexit 1\n"
+    )
+    broken.chmod(0o755)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    with pytest.raises(SandboxUnavailable) as refusal:
+        ForkServer(python=str(broken))
+
+    words = refusal.value.message
+    assert "No module named '_ctypes'" in words and str(broken) in words and "doctor" in words
+    assert "fix_addresses" not in words, "our own code is not quoted"
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 def test_only_a_proved_architecture_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ PROVED = ("x86_64", "aarch64")
 GVISOR = "#1 SMP Sun Jan 10 15:06:54 PST 2016"
 """What gVisor says as the version of its kernel, in all of its releases."""
 START_SECONDS = 60.0
+MOST_OF_ERRORS = 4000
 
 
 class ForkServer:
@@ -74,7 +75,7 @@ main(*{arguments!r})
         path = [folder for folder in sys.path if folder.startswith("/")]
         installed = [folder for folder in path if Path(folder).name in ("site-packages", "dist-packages")]
         modules = {"preload": sorted(preload), "held": sorted(held), "extra": list(extra), "path": installed}
-        with far:
+        with far, os.fdopen(os.memfd_create("sonde-forkserver-errors"), "r+b") as errors:
             boot = self.BOOT.format(
                 folder=str(Path(__file__).resolve().parent),
                 path=path,
@@ -85,26 +86,36 @@ main(*{arguments!r})
                 env=self.ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=errors,
                 pass_fds=(far.fileno(),),
                 cwd="/",
                 process_group=0,  # Ctrl-C is for the supervisor to judge
             )
-        self._control.settimeout(START_SECONDS)
-        self._watch = os.pidfd_open(self._process.pid)
-        try:
-            said = self._control.recv(1 << 16)
-        except OSError:
-            said = b""
-        word, reason, *_ = marshal.loads(said) if said else ("", "")  # noqa: S302 - the zygote runs no generated code
-        if word != "ready":
-            self._process.kill()
-            self._process.wait()
-            if word == "failed":
-                raise SandboxUnavailable(reason)
-            raise SandboxUnavailable(
-                f"the fork server did not start with {self._process.args}: it needs a CPython >= 3.11 with ctypes on Linux >= 5.9"
-            )
+            far.close()
+            self._control.settimeout(START_SECONDS)
+            self._watch = os.pidfd_open(self._process.pid)
+            silence = ""
+            try:
+                said = self._control.recv(1 << 16)
+            except OSError as error:
+                said = b""
+                if isinstance(error, TimeoutError):
+                    silence = f"it did not answer within {START_SECONDS:g} s; if this machine is very busy, try again"
+            word, reason, *_ = marshal.loads(said) if said else ("", "")  # noqa: S302 - the zygote runs no generated code
+            if word != "ready":
+                self._process.kill()
+                status = self._process.wait()
+                self._control.close()
+                os.close(self._watch)
+                if word == "failed":
+                    raise SandboxUnavailable(reason)
+                errors.seek(max(0, errors.seek(0, os.SEEK_END) - MOST_OF_ERRORS))
+                told = errors.read().decode("utf-8", "replace").strip()
+                why = silence or told.rpartition("\n")[2] or f"it ended with status {status} and said nothing"
+                raise SandboxUnavailable(
+                    f"the fork server did not start: {why}. It was started with {python}, and needs a CPython >= 3.11 with ctypes on "
+                    "Linux >= 5.9. `sonde doctor` says what this machine lacks"
+                )
         threading.Thread(target=self._kill_when_zygote_dies, name="sonde-forkserver", daemon=True).start()
 
     @property

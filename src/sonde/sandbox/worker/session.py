@@ -239,16 +239,20 @@ def settle(*, unfreeze: bool) -> None:
 
 def park() -> None:
     """Wait inside the fork; returns in the child only, with the supervisor's socket in place."""
+    zygote = os.getppid()
     while made := kernel.raw(kernel.number("clone"), tables.FORK_FLAGS):
         if made < 0 and ctypes.get_errno() == errno.ENOSYS:
             os._exit(0)  # the listener is closed: nobody will ever ask again, and to go on asking would be to spin
         # A child was made, or could not be: wait for the next one.
     # The supervisor installs our socket while it holds this call, then lets it run: no socket without PDEATHSIG.
     kernel.raw(kernel.number("prctl"), tables.PR_SET_PDEATHSIG, tables.SIGKILL)
+    if os.getppid() != zygote:  # it died before we asked to die with it
+        os._exit(1)
 
 
 def park_without_gate() -> None:
     """For an unsafe sandbox on a kernel without user notifications: wait for descriptors on the socket, then fork."""
+    zygote = os.getppid()
     while True:
         wire = socket.socket(fileno=channel.SOCKET)
         message, descriptors, _, _ = socket.recv_fds(wire, 4 * MOST_DESCRIPTORS, MOST_DESCRIPTORS)
@@ -260,6 +264,8 @@ def park_without_gate() -> None:
         for descriptor in descriptors:
             os.close(descriptor)
     kernel.raw(kernel.number("prctl"), tables.PR_SET_PDEATHSIG, tables.SIGKILL)
+    if os.getppid() != zygote:
+        os._exit(1)
     for descriptor, (target,) in zip(descriptors, struct.iter_unpack("<I", message), strict=True):
         os.dup2(descriptor, target, inheritable=False)
         os.close(descriptor)

@@ -80,6 +80,24 @@ def test_a_clock_that_jumps_forth_and_back_loses_and_repeats_nothing(post: Post)
     assert post.issues()[1].count == 15
 
 
+def test_a_clock_that_goes_back_further_than_traces_are_remembered_hides_and_repeats_none(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "LONGEST_S", 300.0)
+    monkeypatch.setattr(loop, "AHEAD_S", 600.0)
+    post.options = replace(post.options, late_s=60.0)
+    append(post.traces, traffic(20, 7200, [STOCK]))
+    post.look(7300)
+    read = [post.traces_read()]
+    for number, at, ours in ((100, 1010, 1060), (101, 1500, 1600), (102, 7500, 1700), (103, 7400, 7600)):
+        append(post.traces, [trace(number, at, STOCK)])  # the third comes from a machine whose clock is right
+        post.look(ours)
+        read.append(post.traces_read())
+
+    assert read == [20, 21, 22, 22, 24]
+    assert post.issues()[1].count == 10 + 4
+
+
 def test_a_trace_from_the_far_future_waits_and_does_not_hide_the_others(post: Post) -> None:
     append(post.traces, [trace(1, 40_000_000, STOCK), *traffic(10, 60, [STOCK], first=10)])
     post.look(200)

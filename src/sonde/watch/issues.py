@@ -46,6 +46,7 @@ KEPT_WINDOWS = 10_000  # for which counts are kept one by one
 LONG_AGO = -(1 << 62)  # the window under which older counts are summed up
 MAX_NOTE = 4_000
 HEADLINE = 80
+LONGEST_PAUSE_S = 3_600.0  # of an investigation that is tried again
 TREND = 24  # windows
 SAME_CAUSE = 0.5
 OTHERS = "others"
@@ -523,8 +524,8 @@ def candidates(state: WatchState, now: float) -> list[Candidate]:
     window = state.number("window")
     found: list[tuple[tuple[int, ...], Candidate]] = []
     begun = state.rows(
-        "SELECT fingerprint, signature, kind, trace_id, attempt FROM investigations WHERE state = 'begun' AND retry_at <= ?",
-        now,
+        "SELECT fingerprint, signature, kind, trace_id, attempt FROM investigations WHERE state = 'begun' AND retry_at NOT BETWEEN ? AND ?",
+        *(now, now + LONGEST_PAUSE_S),  # later than that: our clock went back
     )
     for name, signature, kind, trace_id, attempt in begun:
         issue = state.one("SELECT issue FROM signatures WHERE id = ?", signature)

@@ -44,6 +44,7 @@ from sonde.core.deadline import Clock, SystemClock
 from sonde.core.redaction import redact_text
 from sonde.errors import ConfigError, RunError, ToolFault, ToolResponseInvalid
 from sonde.watch.issues import (
+    LONGEST_PAUSE_S,
     Candidate,
     Happening,
     IssueRules,
@@ -319,6 +320,8 @@ class TraceWatch:
                 gaps = store.skipped()
         if unread := self.state.number("unreadable"):
             gaps = [*gaps, f"{plural(unread, 'trace')} could not be read"]
+        if self._turned_back():
+            gaps = [*gaps, "the clock of this machine went back; traces that end more than an hour ahead of it wait"]
         done = replace(done, gaps=tuple(gaps))
         self.state.remember("gaps", json.dumps(gaps))
         if not self.stopping.is_set():
@@ -344,14 +347,20 @@ class TraceWatch:
         every_us, settle_us = int(options.every_s * SECOND_US), int(options.settle_s * SECOND_US)
         now_us = int(self._now() * SECOND_US)
         low = state.number("since_us") if state.recall("since_us") else None
+        turned_back = self._turned_back()
         if cursor := state.number("cursor_us"):
             # A root begins before its children, and often arrives after them.
-            back = min(cursor, state.number("pending_us", cursor)) - int(options.late_s * SECOND_US)
+            back = min(cursor, now_us, state.number("pending_us", cursor)) - int(options.late_s * SECOND_US)
+            forgotten = state.number("forgotten_us", self._kept_from(cursor))
+            if turned_back and back < forgotten:
+                self._recognise(store, TraceQuery(project=project, start_us=back, limit=PAGE), forgotten)
+                forgotten = back
+            back = max(back, forgotten)
             low = back if low is None else max(low, back)
         query = TraceQuery(project=project, start_us=low, limit=PAGE)
         ready: dict[int, list[TraceRow]] = {}
         pending, latest, listed = now_us, 0, 0
-        base = state.number("window", -(1 << 62)) + 1
+        base = state.number("window", -(1 << 62)) + (not turned_back)
         waiting: list[TraceRow] = []
         while True:
             page = store.traces(query)
@@ -372,12 +381,43 @@ class TraceWatch:
             query = replace(query, after=page.rows[-1].trace_id)
         for row in waiting:
             window = max(row.end_us // every_us, base)
-            if (window + 1) * every_us <= over_us and row.end_us <= over_us:
+            if row.end_us <= over_us and (turned_back or (window + 1) * every_us <= over_us):
                 ready.setdefault(window, []).append(row)
             else:
                 pending = min(pending, row.start_us)
         state.remember("pending_us", max(pending, now_us - int(LONGEST_S * SECOND_US)))
         return ready, over_us, more
+
+    def _turned_back(self) -> bool:
+        """Whether our clock went back: no trace is read that is so far ahead of it. Until it is where it was, traces that end by now
+        count in the last window.
+        """
+        return self.state.number("cursor_us") > (self._now() + AHEAD_S) * SECOND_US
+
+    def _kept_from(self, cursor: int) -> int:
+        """Traces that ended before that need not be known any more."""
+        now_us = int(self._now() * SECOND_US)
+        return min(cursor, now_us) - int((self.options.late_s + 2 * LONGEST_S) * SECOND_US)
+
+    def _recognise(self, store: TraceStore, query: TraceQuery, forgotten: int) -> None:
+        """Our clock went back to a time whose traces were read and forgotten: all but the latest are known again."""
+        lately = int((self._now() - 2 * (self.options.every_s + self.options.settle_s)) * SECOND_US)
+        every_us = int(self.options.every_s * SECOND_US)
+        with self.state.transaction():
+            while True:
+                page = store.traces(query)
+                self.state.change_many(
+                    "INSERT OR IGNORE INTO traces VALUES (?, ?, ?, ?, NULL)",
+                    [
+                        (row.trace_id, row.end_us, row.span_count, row.end_us // every_us)
+                        for row in page.rows
+                        if row.end_us < forgotten and not lately <= row.end_us <= self._now() * SECOND_US
+                    ],
+                )
+                if page.more is None or not page.rows or page.rows[-1].start_us >= forgotten:
+                    break
+                query = replace(query, after=page.rows[-1].trace_id)
+            self.state.remember("forgotten_us", query.start_us or 0)
 
     def _read(self, store: TraceStore, window: int, rows: list[TraceRow], behind_s: float) -> Counter[str]:
         """One window: read its traces, then write all of it at once; how many of them had which outcome."""
@@ -411,7 +451,9 @@ class TraceWatch:
             ):
                 state.remember("healthy", healthy)
                 state.remember("healthy_window", window)
-            forget(state, cursor - int((self.options.late_s + 2 * LONGEST_S) * SECOND_US), window, rules)
+            kept_from = self._kept_from(cursor)
+            forget(state, kept_from, window, rules)
+            state.remember("forgotten_us", max(kept_from, state.number("forgotten_us", kept_from)))
         return Counter(look.facts.outcome for look in looks)
 
     def _look(self, store: TraceStore, row: TraceRow, table: AttributeTable) -> TraceLook | None:
@@ -519,7 +561,7 @@ class TraceWatch:
             return result, result.message
         # A model that never answered is no investigation, even if the rule had something to say.
         if chosen.attempt < (UNANSWERED if not result.tokens_out else ATTEMPTS if result.failed else 0):
-            self._later(chosen, chosen.attempt + 1, min(LATER_S * 2**chosen.attempt, 3_600.0))
+            self._later(chosen, chosen.attempt + 1, min(LATER_S * 2**chosen.attempt, LONGEST_PAUSE_S))
             return result, result.message or "the model did not answer"
         conclude(state, chosen, result)
         return result, ""

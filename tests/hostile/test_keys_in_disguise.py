@@ -30,16 +30,31 @@ DISGUISES: dict[str, Callable[[str], str]] = {
     "escapes of JSON": lambda key: "".join(f"\\u{ord(letter):04X}" for letter in key),
     "base64 of a login": lambda key: base64.urlsafe_b64encode(f"me:{key}".encode()).decode(),
 }
+RARE: dict[str, Callable[[str], str]] = {
+    "twice in a URL": lambda key: quote(quote(key, safe=""), safe=""),
+    "every character twice in a URL": lambda key: "".join(f"%25{ord(letter):02x}" for letter in key),
+    "base32": lambda key: base64.b32encode(key.encode()).decode().rstrip("="),
+    "base32 of a header": lambda key: base64.b32encode(f"Bearer {key}".encode()).decode().rstrip("=").lower(),
+    "a command for PowerShell": lambda key: base64.b64encode(key.encode("utf-16-le")).decode().rstrip("="),
+    "UTF-16 after something else": lambda key: base64.b64encode(f"x{key}".encode("utf-16-le")).decode().rstrip("="),
+    "hex of UTF-16": lambda key: key.encode("utf-16-le").hex(),
+    "octal escapes": lambda key: "".join(f"\\{ord(letter):03o}" for letter in key),
+    "entities of HTML": lambda key: "".join(f"&#{ord(letter)};" for letter in key),
+    "blanks between": " ".join,
+    "dashes between": "-".join,
+}
 
 
 def left_in(folder: Path, text: str) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.is_file() and text in path.read_text(errors="replace")]
 
 
-@pytest.mark.parametrize("disguise", DISGUISES)
+@pytest.mark.parametrize(
+    "disguise", [*DISGUISES, *(pytest.param(name, marks=pytest.mark.hostile_long) for name in RARE)]
+)
 def test_a_key_in_disguise_is_in_no_file_of_the_run(victim: Victim, disguise: str) -> None:
     victim.environ = {"OPENAI_API_KEY": KEY}
-    told = DISGUISES[disguise](KEY)
+    told = {**DISGUISES, **RARE}[disguise](KEY)
     victim.write("log.txt", f"sent <{told}> at noon\n")
     model = victim.model("print(read_file('log.txt'))", "FINAL(read_file('log.txt') + ' [log.txt:1-1]')")
 

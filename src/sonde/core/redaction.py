@@ -23,6 +23,7 @@ from sonde.core.markdown_safety import words
 REMOVED = "[key removed]"
 SHORTEST_SECRET = 8  # "none", "test" or "ollama" are dummies; removing such words would falsify the content
 SHORTEST_MIXED = 6  # of letters and digits together, which no ordinary word is
+_BETWEEN = (" ", "-", ".", ",", "\n", "\0")  # the last is UTF-16 that was read as something else
 _ESCAPES = (("\\x", 2), ("\\u", 4))
 SHORTEST_PIECE = 24  # of a key in base64 that is broken into lines
 SHORTEST_CAPITALS = 12  # shorter keys may be words that the content has in another case
@@ -121,8 +122,9 @@ class SecretForms:
 
 
 def secret_forms(secrets: Sequence[str]) -> SecretForms:
-    r"""The spellings of these values: plain, in capitals, in a URL, in hex, in base64 (after anything else, or broken into lines), in
-    JSON, in Markdown, as `\x73` and `\u0073`.
+    r"""The spellings of these values: plain, in capitals, in a URL (once and twice), in hex, in base64 (after anything else, or broken
+    into lines; in UTF-16 too), in base32, in JSON, in Markdown, as `\x73`, `\u0073`, `\163` and `&#115;`, with a sign between all
+    characters.
     """
     found: set[str] = set()
     broken: dict[str, tuple[tuple[str, ...], re.Pattern[str]]] = {}
@@ -132,9 +134,17 @@ def secret_forms(secrets: Sequence[str]) -> SecretForms:
             continue
         raw = secret.encode("utf-8", "surrogateescape")  # a variable of the environment need not be UTF-8
         in_url = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
-        found |= in_url | {re.sub("%..", lambda code: code[0].lower(), each) for each in in_url}
+        in_url |= {re.sub("%..", lambda code: code[0].lower(), each) for each in in_url}
+        in_url |= {"".join(f"%{code:02{case}}" for code in raw) for case in "xX"}
+        found |= in_url | {each.replace("%", "%25") for each in in_url}
         found |= {secret, _quoted(secret), json.dumps(secret)[1:-1], words(secret), raw.hex(), raw.hex().upper()}
-        found |= {raw.hex(" "), raw.hex(":"), *("".join(f"%{code:02{case}}" for code in raw) for case in "xX")}
+        found |= {raw.hex(" "), raw.hex(":"), "".join(f"\\{code:03o}" for code in raw)}
+        found |= {"".join(form.format(code) for code in raw) for form in ("&#{};", "&#x{:x};", "&#x{:X};")}
+        found |= {sign.join(secret) for sign in _BETWEEN}
+        wide = secret.encode("utf-16-le", "replace")
+        found |= {wide.hex(), wide.hex().upper(), *_shifted(wide, base64.b64encode, 6)}
+        in_base32 = _shifted(raw, base64.b32encode, 5)
+        found |= in_base32 | {each.lower() for each in in_base32}
         found |= {"".join(f"{sign}{code:0{width}{case}}" for code in raw) for sign, width in _ESCAPES for case in "xX"}
         found.add(base64.b64encode(raw).decode().rstrip("="))
         for width in (64, 76):  # as PEM and MIME break it; the last piece may be too short to be told from other text
@@ -155,6 +165,15 @@ def secret_forms(secrets: Sequence[str]) -> SecretForms:
     return SecretForms(
         spellings, tuple(_quoted(each).encode() for each in (*spellings, *sorted(pieces))), tuple(broken.values())
     )
+
+
+def _shifted(raw: bytes, encode: Callable[[bytes], bytes], bits: int) -> set[str]:
+    """What is sure to be in an encoded text that holds these bytes, whatever stands before and after them."""
+    found: set[str] = set()
+    for before in range(bits if bits == 5 else 3):  # after so many bytes a group begins anew
+        whole = encode(b"\0" * before + raw).decode()
+        found.add(whole[-(-before * 8 // bits) : (before + len(raw)) * 8 // bits])
+    return found
 
 
 def url_secrets(url: str | None) -> list[str]:

@@ -23,6 +23,7 @@ import pytest
 from victim import Victim, one_in_make_test
 
 from journeys.journey import SONDE
+from sonde.core.canonical import items_in
 from sonde.viewer.server import ViewerServer
 from sonde.watch import exchange, listener
 from sonde.watch.intake import Intake
@@ -89,6 +90,33 @@ def test_many_values_in_few_bytes_are_refused(tmp_path: Path) -> None:
         assert post(port, b'{"resourceSpans":[' + b"{}," * 2_100_000 + b"{}]}")[0] == 413
         assert post(port, b'{"resourceSpans":' + b"[" * 1_000_000)[0] in (400, 413)
         assert post(port, b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", PROTOBUF)[0] == 400
+
+
+def attributes(name: str, value: dict[str, Any]) -> bytes:
+    """A request whose spans have this one attribute, as many as go into it."""
+    span = {"startTimeUnixNano": "1760000000000000000", "attributes": [{"key": name, "value": value}]}
+    text = json.dumps(span).encode()
+    most = min((60 << 20) // len(text), 1_900_000 // items_in(text))
+    spans = [{**span, "traceId": f"{n + 1:032x}", "spanId": f"{n + 1:016x}"} for n in range(most)]
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}, separators=(",", ":")).encode()
+
+
+def test_attributes_that_multiply_in_memory_are_left_out_or_refused(tmp_path: Path) -> None:
+    below = [{"key": f"{n:x}", "value": {"boolValue": True}} for n in range(15_000)]
+    names = attributes("k" * 990, {"kvlistValue": {"values": below}})
+    lists = attributes("metadata", {"stringValue": f"[{'[],' * 95_000}0]"})
+    with listening(tmp_path) as port:
+        post(port, body())
+        before = peak()
+        assert post(port, names)[0] == 200
+        assert post(port, lists)[0] == 413
+        assert post(port, body(2))[0] == 200
+        assert peak() - before < 500 << 10  # it was 726 MiB for the first and 1.6 GiB for the second
+
+
+def peak() -> int:
+    """The most memory that this process had, in KiB."""
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 
 
 @pytest.mark.parametrize(

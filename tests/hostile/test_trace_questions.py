@@ -12,6 +12,7 @@ from victim import Listener, Victim, one_in_make_test
 
 from engines.phoenix_double import PhoenixDouble
 from engines.trace_cases import TOOL, failed_trace
+from journeys.journey import SONDE
 
 PRIVATE = "the wedding is on the ninth"
 
@@ -113,6 +114,23 @@ def test_queries_without_end_are_ended_and_the_run_goes_on(victim: Victim) -> No
 
     assert done.returncode == 0, done.stderr
     assert model.prompts[1].count("ended") >= len(queries)
+
+
+@pytest.mark.hostile_long
+def test_what_a_query_sorts_does_not_fill_the_disk(victim: Victim) -> None:
+    traces(victim)
+    query = (
+        "WITH RECURSIVE a(n, s) AS (SELECT 1, '" + "x" * 15_000 + "' UNION ALL SELECT n + 1, s FROM a LIMIT 900000) "
+        "SELECT n, s || n AS t FROM a ORDER BY t DESC, n"
+    )
+    block = f"try:\n    print('GOT', len(sql({query!r})))\nexcept Exception as error:\n    print('ended', error)"
+    model = victim.model(block, f"print(get_span('{TOOL}')['summary'])", f"FINAL('done [span:{TOOL}]')")
+    words = ("ask", "Why?", "--source", "traces.jsonl", "--model", model.name, "--runs-dir", victim.own, "-q")
+
+    done = victim.run("sh", "-c", 'ulimit -t 120; ulimit -f 100000; exec "$@"', "sh", SONDE, *words)
+
+    assert done.returncode == 0, done.stderr
+    assert "the query needs more than 512 MiB" in model.prompts[1], model.prompts[1][-2000:]
 
 
 @pytest.mark.hostile_long

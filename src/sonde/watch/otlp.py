@@ -27,6 +27,9 @@ MAX_NESTING = 64
 MAX_SPANS = 20_000
 MAX_ATTRIBUTE_CHARS = 1024 * 1024
 MAX_SPAN_CHARS = 16 * 1024 * 1024
+MAX_REQUEST_BYTES = 192 * 1024 * 1024
+"""Memory that all attributes of a request may take, by their characters. What is nested under a long name repeats it."""
+VALUE_BYTES, ITEM_BYTES, LIST_BYTES = 100, 30, 80  # beside their characters: an attribute, an item of a list, a list
 _TRACE_ID = re.compile(r"(?!0+$)[0-9a-f]{32}")
 _SPAN_ID = re.compile(r"(?!0+$)[0-9a-f]{16}")
 _DOUBLE = struct.Struct("<d")
@@ -54,10 +57,15 @@ def read_request(body: bytes, encoding: Encoding) -> ReceivedSpans:
         record = _json(body) if encoding == "application/json" else _Protobuf(body).request()
         spans: list[Span] = []
         refused: list[str] = []
+        built = 0
         for number, item in enumerate(otlp.spans(record)):
             if number == MAX_SPANS:
                 raise _too_many_spans()
-            kept = item if isinstance(item, str) else _within_limits(item)
+            chars, taken = (0, 0) if isinstance(item, str) else _size(item)
+            built += taken
+            if built > MAX_REQUEST_BYTES:
+                raise TooMuch("the attributes of one request take too much memory: export smaller batches")
+            kept = item if isinstance(item, str) else _within_limits(item, chars)
             if isinstance(kept, str):
                 refused.append(kept)
             else:
@@ -83,21 +91,28 @@ def _json(body: bytes) -> Json:
     return record  # pyright: ignore[reportUnknownVariableType]  # JSON of a stranger
 
 
-def _within_limits(span: Span) -> Span | str:
+def _size(span: Span) -> tuple[int, int]:
+    """Characters of a span's attributes, and about how much memory they take."""
+    chars = taken = 0
+    for table in (span.attributes, *(event.attributes for event in span.events)):
+        for key, value in table.items():
+            text = value if isinstance(value, str) else str(value)
+            chars += len(key) + len(text)
+            taken += VALUE_BYTES
+            if isinstance(value, list):
+                taken += ITEM_BYTES * text.count(",") + LIST_BYTES * text.count("[")
+    return chars, chars + taken
+
+
+def _within_limits(span: Span, size: int) -> Span | str:
     """The span with long values cut, which its gaps say; a text when it cannot be kept at all."""
     summary = span.summary
     if not _TRACE_ID.fullmatch(summary.trace_id) or not _SPAN_ID.fullmatch(summary.span_id):
         return f"span {summary.span_id[:40]!r} of trace {summary.trace_id[:40]!r}: ids are 16 and 32 hex digits, not all zero"
     if summary.parent_id is not None and not _SPAN_ID.fullmatch(summary.parent_id):
         return f"span {summary.span_id}: its parent {summary.parent_id[:40]!r} is not 16 hex digits"
-    size = 0
-    long: list[str] = []
-    for table in (span.attributes, *(event.attributes for event in span.events)):
-        for key, value in table.items():
-            length = len(value) if isinstance(value, str) else len(str(value))
-            size += len(key) + length
-            if length > MAX_ATTRIBUTE_CHARS:
-                long.append(key)
+    tables = (span.attributes, *(event.attributes for event in span.events))
+    long = [key for table in tables for key, value in table.items() if len(str(value)) > MAX_ATTRIBUTE_CHARS]
     if size > MAX_SPAN_CHARS:
         return f"span {summary.span_id}: {size:,} characters of attributes, and {MAX_SPAN_CHARS:,} is the limit"
     if not long:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from sonde.contexts.traces.genai import openinference_of
+from sonde.contexts.traces.genai import maybe_json, openinference_of
 
 MAX_VALUE_CHARS = 8 * 1024 * 1024
 MAX_ATTRIBUTES = 20_000
 MAX_KEY_CHARS = 1000
+MAX_NAMES_CHARS = 2_000_000  # all names of one table; those below a long name repeat it
 SHOWN_KEY_CHARS = 120  # of a key, in a gap
 MAX_INDICES = 10  # in one key; later ones are only part of its name
 MAX_GAPS = 100  # of one kind, in one span
@@ -40,6 +41,7 @@ class _Flat:
 
     table: dict[str, Any] = field(default_factory=dict[str, Any])
     gaps: list[str] = field(default_factory=list[str])
+    names: int = 0
     indexed: bool = False
     genai: bool = False
     full: bool = False
@@ -52,11 +54,8 @@ class _Flat:
                 return
             case str():
                 if key.endswith(JSON_TEXT) and value and not value.isspace() and len(value) <= MAX_VALUE_CHARS:
-                    try:
-                        parsed = json.loads(value)
-                    except (ValueError, RecursionError):
-                        pass  # not JSON: it stays text
-                    else:
+                    parsed = maybe_json(value)
+                    if parsed is not value:
                         self.add(key, parsed, depth + 1)
                         return
                 if len(value) > MAX_VALUE_CHARS:
@@ -87,6 +86,14 @@ class _Flat:
         if len(self.table) >= MAX_ATTRIBUTES:
             if not self.full:
                 self.gaps.append(f"attributes were left out beyond the first {MAX_ATTRIBUTES}")
+            self.full = True
+            return
+        self.names += len(key)
+        if self.names > MAX_NAMES_CHARS:
+            if not self.full:
+                self.gaps.append(
+                    f"attributes were left out whose names have more than {MAX_NAMES_CHARS} characters together"
+                )
             self.full = True
             return
         if len(key) > MAX_KEY_CHARS:

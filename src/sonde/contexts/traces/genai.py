@@ -11,7 +11,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+from sonde.core.canonical import has_too_many_items
+
 Table = dict[str, Any]
+MAX_TEXT_ITEMS = 200_000  # values in a JSON text
 _OPERATIONS = {
     "chat": "LLM",
     "text_completion": "LLM",
@@ -84,7 +87,7 @@ def openinference_of(table: Mapping[str, Any]) -> Table:
             meant["tool.parameters"] = _text(arguments)
         if (result := table.get("gen_ai.tool.call.result")) is not None:
             meant["output.value"] = _text(result)
-            if isinstance(_maybe_json(result), (dict, list)):
+            if isinstance(maybe_json(result), (dict, list)):
                 meant["output.mime_type"] = "application/json"
     if kind == "RETRIEVER":
         if query := table.get("gen_ai.retrieval.query.text"):
@@ -195,7 +198,7 @@ def _message(message: Table, base: str) -> Table:
 
 def _json_list(value: Any) -> list[Table]:
     """The objects of a JSON list that arrived as text; anything else is none."""
-    return _mappings(_maybe_json(value)) if isinstance(value, str) else []
+    return _mappings(maybe_json(value)) if isinstance(value, str) else []
 
 
 def _mappings(value: Any) -> list[Table]:
@@ -203,8 +206,11 @@ def _mappings(value: Any) -> list[Table]:
     return [cast("Table", item) for item in items if isinstance(item, dict)]
 
 
-def _maybe_json(value: Any) -> Any:
+def maybe_json(value: Any) -> Any:
+    """The value of a JSON text; the same object if it is none, or holds so many values that they would fill the memory."""
     try:
+        if len(value) > MAX_TEXT_ITEMS and has_too_many_items(value.encode("utf-8", "replace"), MAX_TEXT_ITEMS):
+            return value
         return json.loads(value)
     except (TypeError, ValueError, RecursionError):
         return value

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from sonde.contexts.traces.attributes import KIND_KEY, canonical_attributes, scrubbed
+from sonde.contexts.traces.attributes import KIND_KEY, MAX_NAMES_CHARS, canonical_attributes, scrubbed
 from sonde.core.canonical import canonical_json, sha256_text
 
 KINDS = frozenset(
@@ -153,12 +153,19 @@ def build_span(
         raise ValueError("the span has no start time")
     missing = list(gaps) + found
     shown: list[SpanEvent] = []
+    names = 0
     for event_name, moment, raw in events:
         if len(shown) == MAX_EVENTS:
             missing.append(f"events were left out beyond the first {MAX_EVENTS}")
             break
         time_us = us_of(moment)
         said, _ = canonical_attributes(raw)
+        names += sum(map(len, said))
+        if names > MAX_NAMES_CHARS:
+            missing.append(
+                f"events were left out: their attributes have names of more than {MAX_NAMES_CHARS} characters"
+            )
+            break
         if event_name == "exception":  # it keeps the four keys that its convention names, as in Phoenix
             said = {"exception.message": "", **{key: said[key] for key in _EXCEPTION_KEYS if key in said}}
         time_us = start_us if time_us is None else time_us

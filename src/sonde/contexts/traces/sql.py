@@ -117,6 +117,7 @@ class Tables:
         run = connection.execute
         run("PRAGMA journal_mode = OFF")
         run("PRAGMA trusted_schema = OFF")
+        run("PRAGMA temp_store = MEMORY")  # what a query sorts counts as its memory, and fills no disk
         run("CREATE TEMP TABLE chosen(part INTEGER, trace_id TEXT PRIMARY KEY) WITHOUT ROWID")
         self._part_of = {
             trace_id: part for part, trace_id in reversed([*chosen])

@@ -37,6 +37,10 @@ ENCODINGS = ("charmap", "cp1252", "mac_roman", "utf_16", "utf_16_be", "utf_16_le
 Reader = Callable[..., Iterator[Any]]
 
 
+class Torn(Exception):
+    """A part of a frame may be on its way. Whatever came next would be taken for the rest of it, so nothing may."""
+
+
 class Document(io.RawIOBase):
     """A file by its descriptor, read at positions of our own: the offset that the supervisor shares stays where it is."""
 
@@ -119,6 +123,8 @@ def serve(wire: socket.socket, read: Reader) -> None:
         try:
             for record in read(document, **options):
                 _send(RECORD, msgspec.msgpack.encode(record))
+        except Torn:
+            os._exit(1)
         except MemoryError:
             _send(OUT_OF_MEMORY, b"")
         except Exception as error:  # whatever a parser makes of a broken document
@@ -132,5 +138,8 @@ def serve(wire: socket.socket, read: Reader) -> None:
 
 def _send(kind: int, data: bytes) -> None:
     view = memoryview(HEADER.pack(kind, len(data)) + data)
-    while view:
-        view = view[os.write(channel.SOCKET, view) :]
+    try:
+        while view:
+            view = view[os.write(channel.SOCKET, view) :]
+    except (OSError, MemoryError) as error:
+        raise Torn from error

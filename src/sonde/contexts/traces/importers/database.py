@@ -6,7 +6,6 @@ A confined process reads Parquet.
 from __future__ import annotations
 
 import importlib.util
-import json
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.traces.importers.records import MAX_LINE_BYTES, Malformed, Record
+from sonde.contexts.traces.importers.records import MAX_LINE_BYTES, Malformed, Record, decode
 from sonde.errors import ConfigError, how_to_install
 from sonde.parsers.documents import ParserLimits, Unparsed, parse
 
@@ -61,7 +60,7 @@ def rows(path: Path) -> Iterator[Record | Malformed]:
                 if said > most:
                     raise ConfigError(f"the rows of {path.name} hold more than the file: it is damaged or forged")
                 try:
-                    found |= {name: json.loads(found[name]) for name in _JSON if isinstance(found[name], str)}
+                    found |= {name: decode(found[name].encode())[0] for name in _JSON if isinstance(found[name], str)}
                 except (ValueError, RecursionError) as broken:
                     yield Malformed(number, 0, f"attributes or events are not JSON: {broken}")
                 else:

@@ -60,6 +60,60 @@ def test_values_have_placeholders(text: str, hidden: str) -> None:
     assert Mask({"customer": r"C-\d+"}).hidden(text) == hidden
 
 
+@pytest.mark.parametrize(
+    "before",
+    [r"card:\n", r"\t", r"\\r\\n", r"\\\\n", r"\b", r"\f", r"\u00e9", r"\x1b",
+     '\\"', "%3D", "%0A", "%253D", "%5Cn", "card_", "é", "\u200b", "&#61;", "&quot;"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("4111111111111111", "card"), ("sk-abcdefghijklmnop1234", "token"), ("ghp_" + "a1B2" * 9, "token"), ("AKIAABCD1234EFGH5678", "token"),
+     ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dBjftJeZ4CVPmB92K27uhbUJU1p1r", "token")],
+)  # fmt: skip
+def test_a_value_is_hidden_behind_an_escape(before: str, value: str, kind: str) -> None:
+    assert Mask().hidden(f"{before}{value}\\n") == f"{before}<{kind}-1>\\n"
+
+
+def test_a_pattern_of_the_user_sees_no_letter_in_an_escape() -> None:
+    assert Mask({"customer": r"\bC-\d+\b"}).hidden(r"\nC-77\u0020%09C-78") == r"\n<customer-1>\u0020%09<customer-2>"
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("PAN4111111111111111 4111111111111111_x 4111111111111111z", "PAN<card-1> <card-1>_x <card-1>z"),
+        ("4111.1111.1111.1111 4111_1111_1111_1111", "<card-1> <card-1.2>"),
+        ("&#52;111111111111111 %34%31%31%31111111111111", "<card-1> <card-1.2>"),
+        ("４１１１１１１１１１１１１１１１ 4111\u200b1111\u200b1111\u200b1111", "<card-1> <card-1.2>"),
+        ("o'brien@x.com \"jane doe\"@x.com f'eve@x.com'", "<email-1> <email-2> f'<email-3>'"),
+        (r"o\u0027brien@x.com jane&#64;x.com jane＠x.com", "<email-1> <email-2> <email-2.2>"),
+        (r'{"input": "{\"password\": \"hunter2x\"}"}', r'{"input": "{\"password\": \"<token-1>\"}"}'),
+        (r"\u003cemail-1\u003e &lt;card-1&gt;", "<literal-1> <literal-2>"),
+    ],
+)  # fmt: skip
+def test_a_value_is_hidden_however_it_is_written(text: str, hidden: str) -> None:
+    mask = Mask()
+
+    assert mask.hidden(text) == hidden
+    assert mask.restored(hidden) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sha 3f4111111111111111a0c2 0x4111111111111111 4111111111111111abcdef",  # digits of a hash
+        "c0ffee00-4111-1111-1111-1111abcdefab",
+        "4111111111111111111111 14111111111111111",
+        "2026-11-16T15:33:01.123456789Z 1763280000123456789 1763280000.123456",
+        "def test_npm_install_works_with_spaces(): ...  # r8_registers, my_hf_hub_download_folder_name",
+        r"C:\new\table \d{4}-\d{4}-\d{4} 100%de %s%20d",
+        "id 4111111111111112 and 9_007_199_254_740_991",
+    ],
+)
+def test_what_is_no_value_stays(text: str) -> None:
+    assert Mask().hidden(text) == text
+
+
 def test_a_card_that_is_a_number_and_a_key_of_a_table_are_hidden_too() -> None:
     mask = Mask()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 
 import pytest
@@ -48,6 +49,7 @@ ORDINARY = [
     "the cookie: yummy",
     "tokens_in and a task-list of skills",
     "see https://host:8080/a and user@host",
+    "test_npm_install_works_with_spaces and my_sk_test_validation",
     "npm_config_cache, hf_hub and SG.x are names",
 ]
 
@@ -60,6 +62,19 @@ def test_what_has_the_shape_of_a_secret_goes(secret: str) -> None:
 @pytest.mark.parametrize(("before", "secret", "after"), AFTER_A_NAME)
 def test_a_value_after_a_telling_name_goes_and_the_name_stays(before: str, secret: str, after: str) -> None:
     assert redact_text(before + secret + after) == f"{before}[redacted]{after}"
+
+
+@pytest.mark.parametrize("before", [r"key:\n", r"\\t", r"\\\\n", r"\u003d", "key%3D", "my_", "\u200b", "&#61;"])
+@pytest.mark.parametrize("secret", SHAPED)
+def test_a_secret_goes_from_behind_an_escape(before: str, secret: str) -> None:
+    assert redact_text(f"{before}{secret}, they say") == f"{before}[redacted], they say"
+
+
+def test_a_telling_name_in_a_nested_json_text_tells() -> None:
+    nested = json.dumps({"input": json.dumps({"password": "correct horse", "note": "a"})})
+
+    assert "correct" not in redact_text(nested)
+    assert "note" in redact_text(nested)
 
 
 @pytest.mark.parametrize("text", ORDINARY)
@@ -114,6 +129,10 @@ def test_the_password_of_an_address_is_known_as_written_and_as_sent() -> None:
         "token=",
         "1//0",
         "-----BEGIN ",
+        "\\",
+        "\\n",
+        "%25",
+        "&amp;",
     ],
 )
 def test_it_ends_soon_whatever_the_text(piece: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -16,8 +16,10 @@ from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import parsed_without
 from sonde.contexts.workspace import (
     PLAIN,
+    Approval,
     Approve,
     LocalWorkspace,
+    Plan,
     Policy,
     Workspace,
     WorkspaceContext,
@@ -86,7 +88,8 @@ def edit(
         command_read=(*settings.command_read, *map(str, command_read)),
         command_write=(*settings.command_write, *map(str, command_write)),
     )
-    root = None
+    options["clock"] = patient = PatientClock(options.get("clock") or SystemClock())
+    root, waiting = None, patient.waiting
     if isinstance(workspace, str | Path):
         root = Path(workspace)
         if not root.is_dir():
@@ -95,12 +98,17 @@ def edit(
             )
         policy = command_policy(settings, commands, command_folders)
         without = parsed_without("kernel", unsafe=options.get("unsafe", False), without=options.get("without", ""))
+        waiting = nullcontext  # only while the user is asked; the work on a plan is the run's time
+
+        def asked(plan: Plan) -> Approval | bool:
+            with patient.waiting():
+                return approve(plan)
+
         workspace = LocalWorkspace(
-            root, approve=approve, policy=policy, environment=command_environment(), without=without
+            root, approve=asked, policy=policy, environment=command_environment(), without=without
         )
     options["mask"] = continued_mask(continue_from, mask_of(settings, options), settings, options.get("runs_dir"))
-    options["clock"] = patient = PatientClock(options.get("clock") or SystemClock())
-    context = WorkspaceContext(workspace, commands=commands, waiting=patient.waiting)
+    context = WorkspaceContext(workspace, commands=commands, waiting=waiting)
     recipe = {"engine": "edit", "workspace": str(root.absolute()) if root else None, "commands": list(commands)}
     notes = (NOT_CONFINED,) if commands and not confinable() else ()
     spec = spec_of(EDIT, task, context, settings, options)

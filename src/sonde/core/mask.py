@@ -20,14 +20,17 @@ import threading
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from html import unescape
 from posixpath import splitext
+from string import ascii_letters, digits
 from typing import Any, cast
+from unicodedata import normalize
 from urllib.parse import unquote
 
 from sonde.core.markdown_safety import words
 from sonde.core.patterns import Pattern, compiled
-from sonde.core.redaction import rewrite_value, tokens_in
+from sonde.core.redaction import readings, rewrite_value, tokens_in
 from sonde.errors import ConfigError
 
 MOST_VALUES = 200_000
@@ -38,13 +41,27 @@ LARGEST_EXACT = 2.0**53
 KINDS = ("email", "card", "token", LITERAL, WRITTEN)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,30}")
 _AT = r"(?:@|%40|\\u0040|&#64;|&#x40;|&commat;)"
-_EMAIL = compiled(rf"[A-Za-z0-9._%+-]{{1,100}}{_AT}(?:[A-Za-z0-9][A-Za-z0-9-]{{0,62}}\.){{1,8}}[A-Za-z]{{2,24}}")
-_ESCAPE = re.compile(r"(?:[nrtbf]|u[0-9A-Fa-f]{4})(?=[A-Za-z0-9._%+-]{0,99}" + _AT + ")")
-_PLAIN_EMAIL = re.compile(r"(?<![a-z0-9._+-])[a-z0-9._+-]++@.+")
-_GAP = r"(?:[ +-]|%20)"
-_CARD = compiled(
-    rf"\b(?:\d{{13,19}}|\d{{4}}{_GAP}\d{{4}}{_GAP}\d{{4}}{_GAP}\d{{1,7}}|\d{{4}}{_GAP}\d{{6}}{_GAP}\d{{4,5}})\b"
+_EMAIL = compiled(
+    r"""(?:(?:[A-Za-z0-9._%+-]{0,60}[ac-eg-qstv-zAC-EG-QSTV-Z]')?[A-Za-z0-9._%+-]{1,100}|"[^"\\<>\r\n]{1,64}")"""
+    rf"{_AT}(?:[A-Za-z0-9][A-Za-z0-9-]{{0,62}}\.){{1,8}}[A-Za-z]{{2,24}}"
 )
+"""O'Brien is a name; b'…', f'…', r'…' and u'…' are how texts begin in Python."""
+_ESCAPE = re.compile(r"(?:[nrtbf]|u[0-9A-Fa-f]{4})(?=[A-Za-z0-9._%+'-]{0,99}" + _AT + ")")
+_PLAIN_EMAIL = re.compile(r"(?<![a-z0-9._+-])[a-z0-9._+-]++@.+")
+_GAP = r"(?:[ +._-]|%20)"
+_CARD = compiled(
+    rf"(?:^|[^0-9])(?:[0-9]{{13,}}|(?:[0-9]{{4}}{_GAP}){{3}}[0-9]{{1,7}}|[0-9]{{4}}{_GAP}[0-9]{{6}}{_GAP}[0-9]{{4,5}})"
+)
+"""With the sign before it; longer runs of digits are found whole, and are no cards."""
+_HEX = re.compile(r"(?:0[xX])?[0-9A-Fa-f]*")
+_JOINS = frozenset(f"{ascii_letters}{digits}._%+-@\\\0")
+"""Signs that may join a value and what stands beside it."""
+_GROUP = re.compile(rf"[0-9]{{4}}{_GAP}$")
+_THREE_GROUPS = re.compile(rf"[0-9]{{4}}{_GAP}[0-9]{{4,6}}{_GAP}(?:[0-9]{{4}}{_GAP})?$")
+"""Digits that a card number may begin with."""
+BESIDE = 24  # characters before a placeholder that are compared
+HEAD = 4  # characters by which known values are looked up
+LONGEST_WORD = 64  # letters and digits beside a card that are looked at
 _ISSUERS = re.compile(r"3[0-9]{13,18}|4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})|[56][0-9]{15,18}|2[2-7][0-9]{14}")
 FILE_KINDS = frozenset(
     """
@@ -82,6 +99,7 @@ class Mask:
         self._numbers: dict[tuple[str, str], int] = {}
         self._last: Counter[str] = Counter()
         self._spellings: Counter[tuple[str, int]] = Counter()
+        self._handed: dict[str, str] = {}
         self._lock = threading.Lock()
         self.keep: Callable[[str, str], None] | None = None
         for name, value in known:
@@ -124,11 +142,12 @@ class Mask:
         return real if any(self._replaced(real, spans, known=True) == given for spans in ways) else None
 
     def _entering(self, text: str) -> list[Span]:
-        """Where values stand in the data of the user, and texts that look like placeholders."""
-        spans = [(*found.span(), LITERAL) for found in self._shown.finditer(text)] if "-" in text else []
-        spans += _found(text)
-        for name, pattern in self._patterns.items():
-            spans += ((start, end, name) for start, end in _matches(pattern, text))
+        """Where values stand in the data of the user, and texts that look like placeholders, or do once their escapes are resolved."""
+        spans: list[Span] = []
+        for reading, back in readings(text):
+            found = [(*each.span(), LITERAL) for each in self._shown.finditer(reading)] if "-" in reading else []
+            found += (*_found_in(reading), *self._own(reading))
+            spans += ((*back(start, end), kind) for start, end, kind in found)
         return spans
 
     def _in_name(self, path: str) -> list[Span]:
@@ -191,20 +210,70 @@ class Mask:
         rewrite_value(given, note)
         return found
 
-    def hidden_again(self, value: Any, handed: Mapping[str, str]) -> Any:
-        """What a call returned, masked already, without the values that were handed to it, whatever stands around them."""
-        return rewrite_value(value, lambda text: self._replaced(text, self._leaving(text, _exact(text, handed))))
+    def returned(self, value: Any, handed: Mapping[str, str]) -> Any:
+        """What came back from where values were handed to. Each of them has its placeholder, also glued to other text; of what else
+        is found there, the rest.
+        """
+        with self._lock:
+            self._handed.update(handed)
+            known = dict(self._handed)
+        return rewrite_value(self._numbers_as_text(value), lambda text: self._replaced(text, self._coming(text, known)))
+
+    def _coming(self, text: str, handed: Mapping[str, str]) -> list[Span]:
+        """Where these values stand, and outside of them whatever else is found."""
+        exact = list(_exact(text, handed))
+        ends = [end for _, end, _ in exact]
+        spans = list(exact)
+        for start, end, kind in self._entering(text):
+            at, next_one = start, bisect_right(ends, start)
+            while next_one < len(exact) and exact[next_one][0] < end:
+                first, last, _ = exact[next_one]
+                spans += [(at, first, kind)] if at < first else []
+                at, next_one = last, next_one + 1
+            spans += [(at, end, kind)] if at < end else []
+        return spans
 
     def told(self, message: str, handed: Mapping[str, str]) -> str:
         """What ended a run, such as a server's words about what it was asked for: for the record, not for the model."""
-        own = [(start, end, name) for name, each in self._patterns.items() for start, end in _matches(each, message)]
-        return self._replaced(message, self._leaving(message, [*_exact(message, handed), *own]))
+        return self._replaced(message, self._leaving(message, [*_exact(message, handed), *self._own(message)]))
 
     def glued_in(self, after: str, before: str) -> list[str]:
-        """Placeholders of a new text whose values would not be hidden any more when it is read again, because of what stands beside."""
-        again = self._shown.sub("\n", self.hidden(self.restored(after)))
-        glued = [value for value in self.handed(after) if again.count(value) > before.count(value)]
-        return [f"<{self._names[kind, value]}>" for value, kind in self.handed(after).items() if value in glued]
+        """Placeholders of a new text that stand where their values might not be recognised when it is read again. Only the text with
+        the placeholders is looked at, never a value, so that nobody learns about one from the answer. Where one stood like that
+        before it may stand again.
+        """
+        seen = {place for place, _, _ in self._places(before)}
+        return [name for place, name, free in self._places(after) if not free and place not in seen]
+
+    def glued_in_name(self, path: str) -> list[str]:
+        """The same for the path of a new file."""
+        stem, suffix = splitext(path)
+        return self.glued_in(stem if suffix.lower() in FILE_KINDS else path, "")
+
+    def _places(self, text: str) -> Iterator[tuple[tuple[str, ...], str, bool]]:
+        """What stands beside each placeholder, the placeholder, and whether it stands free."""
+        whole = [reading for reading, _ in readings(text)]
+        for reading in whole:
+            shadow = reading if reading.isascii() else _NOT_ASCII.sub(lambda sign: _in_ascii(sign[0]), reading)
+            done = -1
+            for found in self._shown.finditer(shadow):
+                start, end = found.span()
+                left, right = shadow[max(0, start - BESIDE) : start].rpartition("\n")[2], shadow[end : end + 2]
+                kind = found[2].partition("-")[0]
+                free = start > done and not (_THREE_GROUPS if kind == "email" else _GROUP).search(left)
+                if reading is whole[-1]:  # the n of an escape is no letter
+                    ends = right[:1] not in _JOINS or (right[0] == "." and right[1:] not in _JOINS)
+                    free = free and ends and left[-1:] not in _JOINS
+                yield (kind, left, right[:1]), f"<{found[2]}>", free
+                done = end
+
+    def has_clear(self, text: str) -> bool:
+        """Whether something in it looks like a value and is no placeholder."""
+        return bool(self._leaving(text, self._own(text)))
+
+    def _own(self, text: str) -> list[Span]:
+        """Where the patterns of the user match."""
+        return [(start, end, name) for name, each in self._patterns.items() for start, end in _matches(each, text)]
 
     def unknown_in(self, text: str) -> list[str]:
         """Placeholders that stand for nothing."""
@@ -310,11 +379,16 @@ def _checked(name: str, source: str) -> Pattern:
 
 
 def _found(text: str) -> Iterator[Span]:
-    """What is masked without being asked for: addresses, cards, tokens."""
+    """What is masked without being asked for, addresses, cards and tokens, however it is escaped."""
+    for reading, back in readings(text):
+        yield from ((*back(start, end), kind) for start, end, kind in _found_in(reading))
+
+
+def _found_in(text: str) -> Iterator[Span]:
     for start, end in tokens_in(text):
         yield start, end, "token"
     # A shadow in ASCII, sign by sign, in which places are those of the text.
-    shadow = text if text.isascii() else _NOT_ASCII.sub(lambda sign: "q" if sign[0].isalnum() else " ", text)
+    shadow = text if text.isascii() else _NOT_ASCII.sub(lambda sign: _in_ascii(sign[0]), text)
     data = shadow.encode()
     if any(sign in shadow for sign in ("@", "%40", "u0040", "&#", "&commat;")):
         for start, end in _bytes_matched(_EMAIL, data):
@@ -323,20 +397,44 @@ def _found(text: str) -> Iterator[Span]:
     at = 0
     while (found := _CARD.search(data, at)) is not None:
         start, end = found.start(), found.end()
-        if _is_card(re.sub(r"%20|\D", "", shadow[start:end])):
+        start += not shadow[start].isdigit()
+        if _is_card(re.sub(r"%20|\D", "", shadow[start:end])) and _stands_alone(shadow, start, end):
             yield start, end, "card"
             at = end
         else:  # a year may stand before a card: look again behind the first group of digits
             at = next(place for place in range(start, end + 1) if not shadow[place : place + 1].isdigit())
 
 
+@lru_cache(maxsize=4096)
+def _in_ascii(sign: str) -> str:
+    """The ASCII sign that this one is a form of, such as 4 of a wide 4; else some letter or a space."""
+    plain = normalize("NFKC", sign)
+    return plain if len(plain) == 1 and plain.isascii() else "q" if sign.isalnum() else " "
+
+
+def _stands_alone(shadow: str, start: int, end: int) -> bool:
+    """Whether these digits are no part of a longer number, nor of a hash; `PAN4111…` and `4111…_x` are cards."""
+    before, after = shadow[max(0, start - LONGEST_WORD) : start], shadow[end : end + LONGEST_WORD]
+    before = before[len(before.rstrip(ascii_letters + digits)) :]
+    after = after[: len(after) - len(after.lstrip(ascii_letters + digits))]
+    if after[:1].isdigit():
+        return False
+    return (not before and not after) or not _HEX.fullmatch(before + after)
+
+
 def _exact(text: str, values: Mapping[str, str]) -> Iterator[Span]:
-    """Where these values stand, given with their kinds."""
-    for value, kind in values.items():
-        at = text.find(value)
-        while at >= 0:
-            yield at, at + len(value), kind
-            at = text.find(value, at + len(value))
+    """Where these values stand, given with their kinds: the longest at each place, in one pass however many they are."""
+    lengths: dict[str, set[int]] = {}
+    for value in values:
+        lengths.setdefault(value[:HEAD], set()).add(len(value))
+    heads = sorted({len(head) for head in lengths})
+    done = 0
+    for at in range(len(text)) if heads else ():
+        fits = [length for head in heads for length in lengths.get(text[at : at + head], ())]
+        longest = max((length for length in fits if text[at : at + length] in values), default=0) if fits else 0
+        if at + longest > max(at, done):
+            done = at + longest
+            yield at, done, values[text[at:done]]
 
 
 def _matches(pattern: Pattern, text: str) -> Iterator[tuple[int, int]]:
@@ -376,10 +474,10 @@ def _written(number: float) -> Iterator[str]:
 
 def _same(kind: str, value: str) -> str:
     """What all spellings of a value have in common."""
-    if kind == "card":
-        return re.sub(r"%20|\D", "", value)
-    if kind != "email":
+    if kind not in ("card", "email"):
         return value
-    plain = unescape(unquote(value.replace("\\u0040", "@"))).lower()
-    found = _PLAIN_EMAIL.search(plain)
-    return found[0] if found else plain
+    plain = normalize("NFKC", unescape(unquote([reading for reading, _ in readings(value)][-1])))
+    if kind == "card":
+        return re.sub(r"\D", "", plain)
+    found = _PLAIN_EMAIL.search(plain.lower())
+    return found[0] if found else plain.lower()

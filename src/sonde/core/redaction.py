@@ -1,8 +1,9 @@
-"""Removes what must not be written or shown, for journals, messages, errors and exports.
+r"""Removes what must not be written or shown, for journals, messages, errors and exports.
 
 Known key values are found in every spelling in which they turn up: plain, in capitals, in a URL, in hex, in base64, in a JSON text
 (`secret_forms`). Only an export with `--redact` also loses what merely looks like a secret, by pattern (`redact_text`, `redact_value`).
-Text that UTF-8 cannot hold is made writable.
+Patterns look at a text as it stands and as it reads without escapes (`readings`), so that `\nsk-…` in JSON and `key%3Dsk-…` in an
+address are keys too. Text that UTF-8 cannot hold is made writable.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import base64
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html import unescape
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote
 
@@ -30,22 +33,31 @@ SHORTEST_CAPITALS = 12  # shorter keys may be words that the content has in anot
 LONGEST_NAMED = 20_000
 REDACTED = "[redacted]"
 
+_LEFT = r"(?<![A-Za-z0-9])"
+"""Where a token may begin: not inside a word, but behind `_`, `-` or any sign."""
+_OWN_LEFT = r"(?:(?<![A-Za-z0-9_])|(?<=_)(?=[A-Za-z_-]{0,40}[0-9]))"
+"""The same for those that look like names in code: behind `_` they need a digit, which `test_npm_install_works` has not."""
+
 _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
     (["-----BEGIN"], re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)")),
-    (["sk-", "pk-", "rk-"], re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}")),
-    (["_live_", "_test_", "whsec_"], re.compile(r"\b(?:(?:sk|pk|rk)_(?:live|test)_|whsec_)[A-Za-z0-9+/=]{10,}")),
+    (["sk-", "pk-", "rk-"], re.compile(rf"{_LEFT}(?:sk|pk|rk)-[A-Za-z0-9_-]{{16,}}")),
+    (
+        ["_live_", "_test_", "whsec_"],
+        re.compile(rf"{_OWN_LEFT}(?:(?:sk|pk|rk)_(?:live|test)_|whsec_)[A-Za-z0-9+/=]{{10,}}"),
+    ),
     (
         ["ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "gl"],
         re.compile(
-            r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|gl(?:pat|dt|rt|ptt|cbt|soat)-[\w-]{16,}|glsa_\w{20,})"
+            _LEFT
+            + r"(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|gl(?:pat|dt|rt|ptt|cbt|soat)-[\w-]{16,}|glsa_\w{20,})"
         ),
     ),
-    (["AKIA", "ASIA"], re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")),
+    (["AKIA", "ASIA"], re.compile(rf"{_LEFT}(?:AKIA|ASIA)[A-Z0-9]{{16}}(?![A-Za-z0-9])")),
     (
         ["AIza", "ya29.", "GOCSPX-", "1//0"],
-        re.compile(r"(?:\b(?:AIza|ya29\.|GOCSPX-)|(?<![\w/])1//0)[A-Za-z0-9_-]{20,}"),
+        re.compile(rf"(?:{_LEFT}(?:AIza|ya29\.|GOCSPX-)|(?<![A-Za-z0-9/])1//0)[A-Za-z0-9_-]{{20,}}"),
     ),
-    (["xox", "xapp-"], re.compile(r"\b(?:xox[abposre]|xapp)-[A-Za-z0-9-]{10,}")),
+    (["xox", "xapp-"], re.compile(rf"{_LEFT}(?:xox[abposre]|xapp)-[A-Za-z0-9-]{{10,}}")),
     (["hooks.slack.com/"], re.compile(r"(?<=hooks\.slack\.com/services/)[A-Za-z0-9/]{20,}")),
     (
         [
@@ -63,18 +75,23 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
             "phc_",
             "lin_api_",
         ],
-        re.compile(r"\b(?:hf|npm|gsk|r8|dckr_pat|dop_v1|shpat|shpss|figd|sntrys|phx|phc|lin_api)_[A-Za-z0-9_-]{20,}"),
+        re.compile(
+            _OWN_LEFT + r"(?:hf|npm|gsk|r8|dckr_pat|dop_v1|shpat|shpss|figd|sntrys|phx|phc|lin_api)_[A-Za-z0-9_-]{20,}"
+        ),
     ),
     (
         ["pypi-", "nvapi-", "xai-", "tvly-", "pplx-", "PMAK-", "sq0", "AGE-SECRET-KEY-"],
         re.compile(
-            r"\b(?:pypi-AgE|nvapi-|xai-|tvly-|pplx-|PMAK-|sq0(?:csp|atp|idp)-|AGE-SECRET-KEY-)[A-Za-z0-9_-]{16,}"
+            _LEFT + r"(?:pypi-AgE|nvapi-|xai-|tvly-|pplx-|PMAK-|sq0(?:csp|atp|idp)-|AGE-SECRET-KEY-)[A-Za-z0-9_-]{16,}"
         ),
     ),
-    (["SG."], re.compile(r"(?<![\w-])SG\.[\w-]{16,100}\.[\w-]{16,}")),
-    (["hvs."], re.compile(r"\bhvs\.[\w-]{20,}")),
-    (["dapi"], re.compile(r"\bdapi[0-9a-f]{32}")),
-    (["eyJ"], re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}")),  # each run of such characters is tried once
+    (["SG."], re.compile(rf"{_LEFT}SG\.[\w-]{{16,100}}\.[\w-]{{16,}}")),
+    (["hvs."], re.compile(rf"{_LEFT}hvs\.[\w-]{{20,}}")),
+    (["dapi"], re.compile(rf"{_LEFT}dapi[0-9a-f]{{32}}")),
+    (  # each run of such characters is tried once from its beginning, and behind `_` and `-` for a little
+        ["eyJ"],
+        re.compile(r"(?a:(?<![\w-])eyJ[\w-]{8,}|(?<=[_-])eyJ[\w-]{8,200})\.[\w-]{8,}\.[\w-]{8,}"),
+    ),
     (["earer "], re.compile(r"(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{12,}")),
     (["BEARER "], re.compile(r"(?<=BEARER )[A-Za-z0-9._~+/=-]{12,}")),
     (["asic "], re.compile(r"(?<=[Bb]asic )(?=[A-Za-z+/]{0,500}[0-9=])[A-Za-z0-9+/]{8,}={0,2}")),
@@ -96,6 +113,19 @@ _HEADER = re.compile(
 _SECRETIVE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w~@#$%^&*+=/.!-]*[\w~@#$%^&*+=/-](?![\w(\[{<])")
 """The beginning of a value that is more than a word or a number, and no call."""
 _CODE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+
+MOST_NESTED = 3
+_ESCAPED = re.compile(
+    r"""(?x)
+    (?<!\\)\\++ (?: (?P<hex> u[0-9A-Fa-f]{4} | x[0-9A-Fa-f]{2} ) | (?P<letter> [nrtbfv"'/] ) )
+    | % (?:25){0,8} (?P<percent> [0-9A-Fa-f]{2} )
+    | & (?:amp;){0,8} (?P<entity> \#[0-9]{1,7} | \#[xX][0-9A-Fa-f]{1,6}
+        | nbsp | commat | period | lowbar | quot | apos | lt | gt | equals | colon );
+    | [\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]
+    """
+)
+"""Escapes of JSON and code, also doubled, of addresses and of HTML; and signs that nobody sees."""
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v"}
 
 _TELLING = re.compile(rf"(?i)(?:{_NAME}|authorization|cookie)$")
 """Names of fields whose whole text is removed."""
@@ -244,36 +274,88 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def readings(text: str) -> Iterator[tuple[str, Callable[[int, int], tuple[int, int]]]]:
+    """The text as it stands, and as it reads when what is escaped for JSON, addresses and HTML is resolved and signs that nobody sees
+    are left out; each with a function from a place in it to that in the text. Escapes may be nested, in other escapes or doubled.
+    """
+    yield text, lambda start, end: (start, end)
+    maps: list[tuple[list[int], list[int]]] = []
+
+    def back(start: int, end: int) -> tuple[int, int]:
+        for there, here in reversed(maps):
+            first, last = bisect_right(there, start) - 1, bisect_left(there, end)
+            last -= last == len(there) or there[last] != end
+            start, end = here[first] + start - there[first], here[last] + end - there[last]
+        return start, end
+
+    for _ in range(MOST_NESTED):
+        parts, there, here, done, length = list[str](), [0], [0], 0, 0
+        for found in _ESCAPED.finditer(text):
+            sign = _resolved(found)
+            length += found.start() - done
+            there += (length, length + len(sign))
+            here += found.span()
+            parts += (text[done : found.start()], sign)
+            done, length = found.end(), length + len(sign)
+        if not parts:
+            return
+        text = "".join([*parts, text[done:]])
+        maps.append((there, here))
+        yield text, back
+
+
+def _resolved(found: re.Match[str]) -> str:
+    """The sign that an escape stands for."""
+    match found.lastgroup:
+        case "hex":
+            return chr(int(found["hex"][1:], 16))
+        case "percent":
+            return chr(int(found["percent"], 16))
+        case "letter":
+            return _LETTERS.get(found["letter"], found["letter"])
+        case "entity":
+            return unescape(f"&{found['entity']};")[:1]
+        case _:
+            return ""
+
+
 def redact_text(text: str) -> str:
     """The text without what looks like a secret."""
-    for needles, pattern in _SHAPES:
-        if any(needle in text for needle in needles):
-            text = pattern.sub(REDACTED, text)
-    lower = text.lower()
-    if any(name in lower for name in _NAMES):
-        text = _NAMED.sub(rf"\g<1>{REDACTED}", text)
-    if "authorization" in lower or "cookie" in lower:
-        text = _HEADER.sub(lambda found: f"{found[1] or found[2]}{REDACTED}", text)
-    return text
+    parts: list[str] = []
+    done = 0
+    for start, end in sorted(
+        (back(*span) for reading, back in readings(text) for span in _secrets_in(reading)),
+        key=lambda span: (span[0], -span[1]),
+    ):
+        if start >= done:
+            parts += (text[done:start], REDACTED)
+        done = max(done, end)
+    return "".join([*parts, text[done:]]) if parts else text
 
 
-def tokens_in(text: str) -> Iterator[tuple[int, int]]:
-    """Where tokens and keys stand, line by line: those with a known shape, whole Authorization and Cookie headers, and after a telling
-    name (`password=`) what has letters and digits and is no name in code.
+def _secrets_in(text: str, *, any_word: bool = True) -> Iterator[tuple[int, int]]:
+    """Where secrets with a known shape stand, the values of telling names (without `any_word` only those that have letters and digits
+    and are no name in code), and whole Authorization and Cookie headers.
     """
-    spans: list[tuple[int, int]] = []
     for needles, pattern in _SHAPES:
         if any(needle in text for needle in needles):
-            spans += (found.span() for found in pattern.finditer(text))
+            yield from (found.span() for found in pattern.finditer(text))
     lower = text.lower()
     if any(name in lower for name in _NAMES):
         for named in _NAMED.finditer(text):
+            if any_word:
+                yield named.span(2)
+                continue
             value = _SECRETIVE.match(named[2][:LONGEST_NAMED])
             if value and len(value[0]) >= SHORTEST_MIXED and not _CODE_NAME.fullmatch(value[0]):
-                spans.append((named.start(2), named.start(2) + value.end()))
+                yield named.start(2), named.start(2) + value.end()
     if "authorization" in lower or "cookie" in lower:
-        spans += ((found.end(1) if found[1] else found.end(2), found.end()) for found in _HEADER.finditer(text))
-    for start, end in spans:
+        yield from ((found.end(1) if found[1] else found.end(2), found.end()) for found in _HEADER.finditer(text))
+
+
+def tokens_in(text: str) -> Iterator[tuple[int, int]]:
+    """Where tokens and keys stand in one reading of a text, line by line."""
+    for start, end in _secrets_in(text, any_word=False):
         for part in re.finditer(r"[^\r\n]+", text[start:end]):  # a private key has many lines
             yield start + part.start(), start + part.end()
 

@@ -204,7 +204,7 @@ class Host:
             result = self.run.registry.call(
                 call.name,
                 mask.restored_value(jsonable(call.args)),
-                lambda value: mask.hidden_again(mask.hidden_value(value), handed),
+                lambda value: mask.returned(value, handed),
             )
         except Fault as fault:
             if not handed:

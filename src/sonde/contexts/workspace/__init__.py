@@ -102,7 +102,7 @@ class WorkspaceContext:
     def mask_with(self, mask: Mask | None) -> None:
         """Show only masked text; patches are written with the real values. None: as it is."""
         real = self.workspace.inner if isinstance(self.workspace, MaskedWorkspace) else self.workspace
-        self.workspace = real if mask is None else MaskedWorkspace(real, mask)
+        self.workspace = real if mask is None else MaskedWorkspace(real, mask, self._waiting)
         self._listed = None if mask is not None else self._listed
 
     @property
@@ -218,7 +218,8 @@ class WorkspaceContext:
         """
         try:
             plan = plan_patch(patch, self.workspace.text)
-            with self._waiting():
+            masked = isinstance(self.workspace, MaskedWorkspace)  # which does work of its own, and waits by itself
+            with nullcontext() if masked else self._waiting():
                 done = self.workspace.apply(plan)
         except NothingToChange:
             raise
@@ -256,6 +257,8 @@ class WorkspaceContext:
             with suppress(ToolFault):  # a patch so long that the record does not have all of it
                 for file in parse_patch(str(args.get("patch"))):
                     touched = [clean(path) for path in (file.path, file.target) if path]
+                    if isinstance(self.workspace, MaskedWorkspace):
+                        self.workspace.recall(str(args.get("patch")), touched)
                     self.changed += [path for path in touched if path not in self.changed]
                     self._unread.update(touched[-1:] if file.action is not Action.DELETE else ())
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sonde.contexts.workspace.base import (
+    Action,
     Applied,
     CommandResult,
     FileChange,
@@ -23,6 +24,7 @@ from sonde.contexts.workspace.base import (
 )
 from sonde.contexts.workspace.local import DOCUMENTS, MAX_MATCHES
 from sonde.contexts.workspace.paths import clean_folder
+from sonde.contexts.workspace.text import texts
 from sonde.core.canonical import sha256_text
 from sonde.errors import ToolFault
 
@@ -33,24 +35,66 @@ MAX_SEARCHED = 2000
 """Files; each is read and masked as a whole."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnText:
+    """A file as the run has left it, and as it knows it."""
+
+    text: str
+    masked: str
+
+
 class MaskedWorkspace:
     """See `Workspace`. Whoever approves a plan sees it as it will be written."""
 
-    def __init__(self, inner: Workspace, mask: Mask) -> None:
+    def __init__(
+        self,
+        inner: Workspace,
+        mask: Mask,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,  # entered while somebody is asked
+    ) -> None:
         self.inner = inner
         self._mask = mask
+        self._waiting = waiting
+        self._written: dict[str, OwnText] = {}
+        self._named: dict[str, str] = {}
+        self._placed: dict[str, str] = {}
 
     def list_files(self, root: str = "") -> tuple[str, ...]:
         """Paths of the files below a folder, masked."""
         with self._behind(root) as real:
-            return tuple(sorted(map(self._mask.hidden_name, self.inner.list_files(real))))
+            return tuple(sorted(map(self._name, self.inner.list_files(real))))
+
+    def _name(self, path: str) -> str:
+        """The masked name of a file, for one that the run has made the one that it gave."""
+        return self._named.get(path) or self._mask.hidden_name(path)
+
+    def _shown(self, path: str, text: str) -> str:
+        """The masked text of a file. One that the run has written, and nobody has changed since, is shown as it wrote it: not by what
+        its values look like now beside their new neighbours.
+        """
+        written = self._written.get(path)
+        if written is None:
+            return self._mask.hidden(text)
+        for real, masked in (
+            (written.text, written.masked),
+            ("\n".join(texts(written.text)), "\n".join(texts(written.masked))),
+        ):
+            if text == real:
+                return masked
+        return self._mask.returned(text, self._placed)
+
+    def recall(self, patch: str, paths: Iterable[str]) -> None:
+        """Take note of a patch that was written before this process began."""
+        self._placed.update(self._mask.handed(patch))
+        self._written.update({self._mask.restored(path): OwnText(text="", masked="") for path in paths})
 
     @contextmanager
     def _behind(self, path: str) -> Generator[str]:
         """The path behind one that the run names. The words of a fault may quote it or parts of it, so they are said only if it hides
         nothing; one that holds a value in the clear is a guess, and names nothing.
         """
-        real = self._mask.behind(path)
+        made = (real for real, given in self._named.items() if given == path)
+        real = next(made, None) or self._mask.behind(path)
         missing = f"there is no {path}; list_files() shows what there is"
         if real is None:
             raise PathRefused(missing)
@@ -65,8 +109,8 @@ class MaskedWorkspace:
         """Lines of a file. All of it is read and masked first: a key may begin above them."""
         with self._behind(path) as real:
             whole = self.inner.read(real, rationale=rationale)
-        lines = self._mask.hidden(whole.content).split("\n") if whole.total_lines else []
-        return passage(self._mask.hidden_name(whole.path), lines, start_line, end_line)
+        lines = self._shown(whole.path, whole.content).split("\n") if whole.total_lines else []
+        return passage(self._name(whole.path), lines, start_line, end_line)
 
     def search(self, query: str, path: str | None = None) -> Matches:
         """Lines that contain the text `query` as they are masked."""
@@ -89,33 +133,58 @@ class MaskedWorkspace:
 
     def text(self, path: str) -> str | None:
         """The whole text of a file, masked."""
-        if self._mask.behind(path) is None:
+        if path not in self._named.values() and self._mask.behind(path) is None:
             return None
         with self._behind(path) as real:
             whole = self.inner.text(real)
-        return None if whole is None else self._mask.hidden(whole)
+        return None if whole is None else self._shown(real, whole)
 
     def apply(self, plan: Plan) -> Applied:
-        """Write the plan with the real values; a placeholder that stands for nothing is refused."""
-        unknown = [name for change in plan.changes for name in self._mask.unknown_in(change.new_text or "")]
-        if unknown:
-            raise PatchRefused(f"{unknown[0]} stands for nothing here; use only placeholders that you have read")
-        glued = [
-            name for change in plan.changes for name in self._mask.glued_in(change.new_text or "", change.old_text)
-        ]
-        if glued:
-            raise PatchRefused(
-                f"{glued[0]} would not be recognised there any more; put a space between it and its neighbours"
-            )
+        """Write the plan with the real values. Whether a placeholder may stand somewhere, and what is said afterwards, goes by the
+        plan as the run gave it: by the real one, one could try out guesses, and read values beside which others begin.
+        """
+        for change in plan.changes:
+            self._check(change)
         real = replace(plan, changes=tuple(map(self._real, plan.changes)))
         try:
-            done = self.inner.apply(real)
+            with self._waiting():
+                done = self.inner.apply(real)
         except ToolFault as fault:
             named = [path for change in plan.changes for path in change.touched()]
             raise ToolFault(
                 self._mask.NOT_SAID if self._mask.handed(named) else self._mask.hidden(fault.message)
             ) from None
-        return replace(done, summary=self._mask.hidden(done.summary), diff=self._mask.hidden(done.diff))
+        if not done.applied:
+            return replace(done, summary=self._mask.hidden(done.summary))
+        for change, written in zip(plan.changes, real.changes, strict=True):
+            for path in written.touched():
+                self._written.pop(path, None)
+                self._named.pop(path, None)
+            if change.new_text is not None and written.new_text is not None:
+                before = set(change.old_text.split("\n"))
+                added = [line for line in change.new_text.split("\n") if line not in before]
+                self._placed.update(self._mask.handed(added))
+                self._written[written.writes] = OwnText(
+                    text=written.new_text, masked=self._mask.guarded(change.new_text)
+                )
+                self._named[written.writes] = change.writes
+        own_words = done.summary != real.summary()  # of an editor
+        return replace(done, summary=self._mask.hidden(done.summary) if own_words else plan.summary(), diff=plan.diff())
+
+    def _check(self, change: FileChange) -> None:
+        """PatchRefused where a placeholder stands for nothing or would be read as something else, or a new name holds a guess."""
+        text, name = change.new_text or "", change.writes if change.action in (Action.ADD, Action.MOVE) else ""
+        unknown = [*self._mask.unknown_in(text), *self._mask.unknown_in(name)]
+        if unknown:
+            raise PatchRefused(f"{unknown[0]} stands for nothing here; use only placeholders that you have read")
+        glued = [*self._mask.glued_in_name(name), *self._mask.glued_in(text, change.old_text)]
+        if glued:
+            raise PatchRefused(
+                f"{glued[0]} would not be recognised there any more; put a quote, a bracket, a comma or a word and a space between it "
+                "and its neighbours"
+            )
+        if self._mask.has_clear(name):
+            raise PatchRefused("the new name looks like somebody's data; use the placeholder, or another name")
 
     def _real(self, change: FileChange) -> FileChange:
         restored, old = self._mask.restored, self._mask.restored(change.old_text)
@@ -130,7 +199,7 @@ class MaskedWorkspace:
 
     def undo(self) -> str:
         """Take the last applied plan back."""
-        return self._mask.hidden(self.inner.undo())
+        return self._mask.returned(self.inner.undo(), self._placed)
 
     def execute(self, command: str, cwd: str = "") -> CommandResult:
         """Run an allowed command with the real values; what it prints is masked."""
@@ -140,4 +209,6 @@ class MaskedWorkspace:
                 done = self.inner.execute(real, folder)
         except ToolFault as fault:
             raise ToolFault(fault.message if real == command else self._mask.NOT_SAID) from None
-        return replace(done, stdout=self._mask.hidden(done.stdout), stderr=self._mask.hidden(done.stderr))
+        handed = {**self._placed, **self._mask.handed(command)}
+        out, errors = self._mask.returned([done.stdout, done.stderr], handed)
+        return replace(done, stdout=out, stderr=errors)

@@ -91,6 +91,95 @@ def test_git_starts_no_program_that_the_settings_of_the_repository_name(
     assert not victim.marker.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        pytest.param("core.gitProxy", "git fetch git://127.0.0.1:9/x", id="proxy"),
+        pytest.param("remote.origin.uploadPack", "git -c protocol.file.allow=always fetch origin", id="fetch",
+                     marks=pytest.mark.hostile_long),
+        pytest.param("remote.origin.receivePack", "git -c protocol.file.allow=always push origin HEAD:refs/heads/x", id="push",
+                     marks=pytest.mark.hostile_long),
+    ],
+)  # fmt: skip
+def test_git_starts_no_program_by_a_setting_of_which_the_first_value_counts(
+    victim: Victim, name: str, command: str
+) -> None:
+    repository(victim)
+    script = victim.write("run.sh", f"#!/bin/sh\ntouch {victim.marker}\n")
+    script.chmod(0o755)
+    victim.run("git", "remote", "add", "origin", victim.folder)
+    victim.run("git", "config", name, str(script))
+    victim.run(*command.split())
+    assert victim.marker.exists(), "the attack works against plain git"
+    victim.marker.unlink()
+
+    edit(victim, [f"={command}"], command)
+
+    assert not victim.marker.exists()
+
+
+@pytest.mark.hostile_long
+@pytest.mark.parametrize("name", ["gc.recentObjectsHook", "core.newestCommand", "lfs.customtransfer.x.args"])
+def test_a_setting_that_may_name_a_program_and_that_nothing_takes_back_is_named_and_git_not_started(
+    victim: Victim, name: str
+) -> None:
+    repository(victim)
+    victim.run("git", "config", name, "./run.sh")
+
+    model = edit(victim, ["git status"], "git status --short")
+    assert f"the setting {name.lower()} in " in model.prompts[1] and ".git/config" in model.prompts[1]
+
+    victim.run("git", "config", "--global", name, "./run.sh")  # now it is the user's own
+    model = edit(victim, ["git status"], "git status --short")
+    assert "REFUSED" not in model.prompts[1] and "M b.md" in model.prompts[1]
+
+
+ORDINARY = {  # as git-lfs, husky, editors and forges leave them behind
+    "filter.lfs.clean": "git-lfs clean -- %f",
+    "filter.lfs.process": "git-lfs filter-process",
+    "filter.lfs.required": "true",
+    "lfs.repositoryformatversion": "0",
+    "lfs.https://example.org/x.git/info/lfs.access": "basic",
+    "core.hooksPath": ".husky/_",
+    "core.autocrlf": "input",
+    "core.sshCommand": "ssh -i key",
+    "commit.gpgSign": "true",
+    "user.signingKey": "ABCDEF0123456789",
+    "gpg.format": "ssh",
+    "remote.origin.url": "https://example.org/x.git",
+    "remote.origin.fetch": "+refs/heads/*:refs/remotes/origin/*",
+    "remote.origin.gh-resolved": "base",
+    "remote.origin.uploadPack": "/usr/local/bin/git-upload-pack",
+    "branch.main.remote": "origin",
+    "branch.main.merge": "refs/heads/main",
+    "branch.main.mergeOptions": "--no-ff",
+    "branch.main.vscode-merge-base": "origin/main",
+    "branch.main.github-pr-owner-number": "a#b#1",
+    "submodule.sub.url": "https://example.org/sub.git",
+    "submodule.sub.active": "true",
+    "http.https://example.org/.extraheader": "AUTHORIZATION: basic x",
+    "gitflow.branch.master": "main",
+    "company.team": "three words here",
+    "alias.st": "status -s",
+    "pull.rebase": "merges",
+    "diff.lock.xfuncname": "^name = .*$",
+    "merge.conflictStyle": "zdiff3",
+}
+
+
+@pytest.mark.hostile_long
+def test_git_runs_in_an_ordinary_repository_and_says_which_of_its_settings_it_left_off(victim: Victim) -> None:
+    repository(victim)
+    for name, value in ORDINARY.items():
+        victim.run("git", "config", name, value)
+
+    model = edit(victim, ["git status"], "git status --short")
+
+    assert "M b.md" in model.prompts[1]
+    assert "[git ran without these settings of the repository: " in model.prompts[1]
+    assert all(name in model.prompts[1] for name in ("filter.lfs.clean", "core.hookspath", "commit.gpgsign"))
+
+
 @pytest.mark.hostile_long
 @pytest.mark.parametrize(
     ("allowed", "added"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -193,3 +194,20 @@ def test_a_child_that_hops_from_process_to_process_ends_with_the_command(folder:
     (folder / "last").write_text(last)
     assert not alive(folder / "last")
     assert (folder / "hops").read_text().split()[-1] == last
+
+
+def test_git_is_refused_before_a_walk_through_a_work_tree_elsewhere_and_a_walk_has_an_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sonde.contexts.workspace.git.MAX_WALKED", 0)
+    workspace = opened(folder, "git")
+    for command in ("init -q", "-c user.name=x -c user.email=x@example.org commit -q --allow-empty -m first"):
+        subprocess.run(["git", *command.split()], cwd=folder, check=True)
+
+    with pytest.raises(ToolFault, match="too many files"):
+        workspace.execute("git status")
+    assert "first" in workspace.execute("git log").stdout
+
+    subprocess.run(["git", "config", "core.worktree", "/"], cwd=folder, check=True)
+    with pytest.raises(ToolFault, match=r"core\.worktree of this repository points out of it"):
+        workspace.execute("git status")

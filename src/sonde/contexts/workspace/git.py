@@ -1,7 +1,8 @@
 """git as an allowed command: it starts no program of the repository's choice and takes no option that reaches outside from the model.
 
 The settings of a repository may be a stranger's; those of the user and of the machine are not. A program that the repository names is
-replaced by the one that the user has set, else by nothing, and so is a file that it names to be read. git has MEMORY bytes and a limit of
+replaced by the one that the user has set, else by nothing, and so is a file that it names to be read: where the last value of a setting
+counts, which is ours. Any other setting must be known to be harmless, or git is not started. git has MEMORY bytes and a limit of
 processor time, because a repository can also have links for files. It fetches only where the user listed a command for that. What the user
 typed as an allowed command may hold any option. What this does not promise: anything about git that another program starts (`make`,
 `sh`), beyond the fixed settings.
@@ -15,9 +16,12 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from sonde.contexts.workspace.text import visible
+from sonde.core.deadline import deadline_in_force
 from sonde.disk import open_exactly, read_whole
 from sonde.errors import ToolFault
 
@@ -27,6 +31,9 @@ MAX_INCLUDE_DEPTH = 10
 MAX_LINE = 1 << 20  # git takes no longer `.git` file either
 MAX_LISTED = 1 << 22  # a few lines can include a file thousands of times
 MAX_SETTINGS_FILES = 1000
+MAX_WALKED = 1_000_000  # files and folders among which we look for repositories, for at most WALK_S
+WALK_S = 20.0
+MAX_LEFT_OFF = 6
 COMMAND_LINE = "command line:"
 FIXED = {
     "safe.bareRepository": "explicit",  # a folder of the repository is no repository of its own
@@ -66,35 +73,79 @@ FIXED_VARIABLES = {
     "GIT_SEQUENCE_EDITOR": "false",
     "GIT_SSH_COMMAND": "false",
     "GIT_ASKPASS": "false",
+    "GIT_PROXY_COMMAND": "",  # of core.gitProxy the first value counts, which is the repository's
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
 }
 NAMES_PROGRAM = re.compile(  # section, any name, and a last word that says "run this"; git writes both ends in lower case
+    # Only those of which the last value counts: not core.gitProxy, remote.*.uploadPack and receivePack (the first), nor
+    # gc.recentObjectsHook and man.* (all).
     r"alias\..+"
+    r"|pager\..+"
+    r"|hook\..+\.event"
     r"|diff\.external"
-    r"|(?:credential|gc|uploadpack|core|gpg|hook|interactive|sendemail|imap|web|browser|man|help|guitool|instaweb|tar|trailer|"
-    r"difftool|mergetool|merge|diff|filter|lfs|pager|remote|submodule|sequence)\.(?:.+\.)?"
-    r"(?:alternaterefscommand|askpass|browser|clean|cmd|command|defaultkeycommand|difffilter|driver|editor|fsmonitor|gitproxy|helper|"
-    r"hookspath|httpd|packobjectshook|path|pager|process|program|receivepack|recentobjectshook|sendmailcmd|smtpserver|smudge|"
-    r"sshcommand|standalonetransferagent|textconv|tocmd|cccmd|tunnel|update|uploadpack|vcs)"
+    r"|(?:credential|uploadpack|core|gpg|hook|interactive|sendemail|imap|web|browser|help|guitool|instaweb|tar|trailer|"
+    r"difftool|mergetool|merge|diff|filter|lfs|remote|submodule|sequence)\.(?:.+\.)?"
+    r"(?:alternaterefscommand|askpass|browser|clean|cmd|command|defaultkeycommand|difffilter|driver|editor|fsmonitor|helper|"
+    r"hookspath|httpd|packobjectshook|path|pager|process|program|sendmailcmd|smtpserver|smudge|"
+    r"sshcommand|standalonetransferagent|textconv|tocmd|cccmd|headercmd|tunnel|update|vcs)"
 )
 NAMES_FILE = re.compile(  # which git reads whole, and of which a message may show a line, or a server get the contents
     r"blame\.ignorerevsfile|commit\.template|core\.(?:attributes|excludes)file|diff\.orderfile|format\.signaturefile|"
-    r"(?:fetch\.|receive\.)?fsck\.skiplist|gpg\.ssh\.(?:allowedsigners|revocation)file|http\.(?:.+\.)?cookiefile|"
-    r"init\.templatedir|mailmap\.file|sendemail\.aliasesfile"
+    r"gpg\.ssh\.(?:allowedsigners|revocation)file|http\.(?:.+\.)?(?:cookiefile|(?:proxy)?ssl(?:cainfo|capath|cert|key))|"
+    r"init\.templatedir|mailmap\.file"
 )
+HARMLESS = re.compile(  # whatever their value is; git gets new settings with every version, so what is not here is refused
+    r"(?:advice|author|color|column|committer|gui|pretty|remotes|safe|url|versionsort)\..+"
+    r"|include(?:if\..+)?\.path"  # what is included is looked at
+    r"|core\.(?:abbrev|alternaterefsprefixes|autocrlf|checkroundtripencoding|checkstat|commentchar|commentstring|createobject|"
+    r"disambiguate|eol|fsync|fsyncmethod|gitproxy|hidedotfiles|logallrefupdates|notesref|safecrlf|sharedrepository|splitindex|"
+    r"untrackedcache|whitespace|worktree)"
+    r"|extensions\.(?:compatobjectformat|objectformat|partialclone|refstorage)"
+    r"|branch\.(?:sort|autosetupmerge|autosetuprebase|.+\.(?:remote|pushremote|merge|rebase|description))"
+    r"|remote\.(?:pushdefault|.+\.(?:url|pushurl|fetch|push|tagopt|partialclonefilter|followremotehead|proxy|proxyauthmethod|"
+    r"serveroption|annex-uuid))"
+    r"|(?:branch|remote)\..+\.(?!annex-)[a-z]+-[a-z0-9-]+"  # notes of editors; git itself writes no dash there
+    r"|(?:user\.(?:name|email|signingkey))|gpg\.(?:format|mintrustlevel)|ssh\.variant|attr\.tree|mailmap\.blob"
+    r"|init\.default(?:branch|objectformat|refformat)|checkout\.defaultremote|clone\.defaultremotename|commit\.cleanup"
+    r"|(?:push\.(?:default|pushoption))|pull\.(?:rebase|ff)|fetch\.(?:negotiationalgorithm|output|followremotehead)"
+    r"|merge\.(?:conflictstyle|ff|directoryrenames|renames|tool|guitool|suppressdest|default|.+\.(?:name|recursive))"
+    r"|diff\.(?:algorithm|colormoved|colormovedws|dirstat|dstprefix|guitool|relative|renames|srcprefix|tool|wordregex|"
+    r"wserrorhighlight|.+\.(?:algorithm|binary|funcname|wordregex|xfuncname))"
+    r"|log\.(?:date|decorate|diffmerges|excludedecoration|graphcolors|initialdecorationset)|blame\.(?:coloring|date)"
+    r"|format\.(?:attach|cc|from|headers|notes|pretty|signature|subjectprefix|suffix|thread|to)|grep\.patterntype"
+    r"|status\.(?:comparebranches|renames|showuntrackedfiles)|tag\.sort|showbranch\.default|apply\.(?:ignorewhitespace|whitespace)"
+    r"|rebase\.(?:backend|missingcommitscheck|rebasemerges)|notes\.(?:displayref|mergestrategy|.+\.mergestrategy|rewritemode|"
+    r"rewriteref)|i18n\.(?:commitencoding|filesencoding|logoutputencoding)"
+    r"|gc\.(?:(?:.+\.)?reflogexpire(?:unreachable)?|logexpiry|pruneexpire|worktreepruneexpire)"
+    r"|maintenance\.(?:strategy|.+\.schedule)|pack\.(?:island|islandcore|preferbitmaptips)|protocol\.version"
+    r"|(?:transfer|receive|uploadpack)\.hiderefs|receive\.deny(?:currentbranch|deletecurrent)"
+    r"|(?:fetch\.|receive\.)?fsck\.(?!skiplist)[a-z0-9]+|gitweb\.(?:category|description|owner|url)"
+    r"|submodule\.(?:active|alternateerrorstrategy|alternatelocation|.+\.(?:active|branch|fetchrecursesubmodules|ignore|path|url))"
+    r"|http\.(?:.+\.)?(?:extraheader|proxy|proxyauthmethod|sslbackend|sslcipherlist|sslversion|useragent|version)"
+    r"|credential\.(?:.+\.)?(?:provider|username)|trailer\.(?:separators|(?:.+\.)?(?:ifexists|ifmissing|key|where))"
+    r"|sendemail\.(?:.+\.)?(?:bcc|cc|confirm|from|smtpencryption|smtpuser|suppresscc|to)"
+    r"|lfs\.(?:fetchexclude|fetchinclude|pushurl|url|.+\.access)",
+    re.DOTALL,
+)
+HARMLESS_VALUE = re.compile(  # a truth value, a number, an object's name or a plain option of `merge` is no program
+    r"|true|false|yes|no|on|off|auto|always|never|[+-]?[0-9]+[kmg]?|[0-9a-f]{40}|[0-9a-f]{64}|--(?:no-ff|ff-only|squash)",
+    re.IGNORECASE,
+)
+FOR_SERVERS = ("bundle", "fetch", "http", "push", "receive", "remote", "transfer", "uploadpack")
+"""Sections that mean nothing to a command which asks no server."""
+OF_FILTERS = ("annex", "lfs")  # sections that programs read which many users have as filters
 NEUTRAL = {  # by last word; others are "false", the program that only fails
     "clean": "",
     "smudge": "",
     "process": "",
     "standalonetransferagent": "",
     "helper": "",
+    "event": "",
     "textconv": "cat",
     "difffilter": "cat",
     "pager": "cat",
     "update": "none",
-    "uploadpack": "git-upload-pack",
-    "receivepack": "git-receive-pack",
 }
 ONLY_BY_THE_USER = (  # in full; git takes any beginning of them as well
     *("--no-index", "--output", "--output-directory", "--ext-diff", "--textconv", "--filters", "--contents"),
@@ -275,8 +326,11 @@ def variables(settings: Mapping[str, str] = FIXED) -> dict[str, str]:
     }
 
 
-def settings_for(program: str, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """The fixed settings, and one for each program or file that the repository itself or one within it names.
+def settings_for(
+    program: str, words: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """The fixed settings, and one for each program or file that the repository itself or one within it names; and which of the
+    repository's settings they overrule.
 
     git also runs in submodules, and some commands change the branch or a file and then start git again. So all settings count that could
     be in force by then: those of every repository below, and what is included under a condition, whether it holds now or not.
@@ -300,13 +354,7 @@ def settings_for(program: str, words: Sequence[str], folder: Path, environment: 
     if own and subcommand in GOES_ON and list(words[at + 1 :]) not in (["--abort"], ["--quit"]):
         _check_under_way(own, subcommand)
     files = _settings_files(own) if own else []
-    if common and top and subcommand not in ONLY_HISTORY:
-        files += [each for found in _repositories(top, common) for each in _settings_files(found)]
     listed, files = _all_settings(asked, files)
-    mine = {name: value for scope, _, name, value in listed if scope in ("system", "global")}
-    strange = [
-        name for scope, origin, name, _ in listed if scope not in ("system", "global") and origin != COMMAND_LINE
-    ]
     heeded = any(origin == COMMAND_LINE and name == "safe.barerepository" for _, origin, name, _ in listed)
     moved = any(scope in ("local", "worktree") and name == "core.worktree" for scope, _, name, _ in listed)
     if not heeded:
@@ -315,38 +363,75 @@ def settings_for(program: str, words: Sequence[str], folder: Path, environment: 
         )
     if moved and not (top and (top.is_relative_to(folder) or (top / ".git").exists())):  # as a submodule's
         raise ToolFault("the setting core.worktree of this repository points out of it, so git is not started")
+    if common and top and subcommand not in ONLY_HISTORY:
+        within = [each for found in _repositories(top, common) for each in _settings_files(found)]
+        if not set(within) <= set(files):
+            listed, files = _all_settings(asked, files + within)
     if subcommand in CHANGES_FILES or subcommand not in PLAIN_COMMANDS:
         inside = [Path(os.path.realpath(each)) for each in (top, common) if each]
         for file in files:
             if _may_change(Path(os.path.realpath(os.path.expanduser(file))), inside):  # noqa: PTH111 - pathlib raises for an unknown user
                 raise ToolFault(f"git {subcommand} is not started: it could change {file}, which has settings of git")
+    return _overruled(listed, subcommand, lambda: _known_sections(program, env))
+
+
+def _overruled(
+    listed: Sequence[tuple[str, str, str, str]], subcommand: str, known_sections: Callable[[], set[str]]
+) -> tuple[dict[str, str], list[str]]:
+    """Our settings, and the names of the repository's that they overrule; raises for one that is not harmless and that they cannot."""
+    mine = [(name, value) for scope, _, name, value in listed if scope in ("system", "global")]
+    last = dict(mine)
     settings = {**FIXED, **FIXED_FOR_GIT}
-    fixed = {name.lower() for name in settings}
-    for name in strange:
-        if name.lower() in fixed:
+    fixed = {name.lower(): value for name, value in settings.items()}
+    strict: set[str] | None = None
+    left_off: list[str] = []
+    for scope, origin, name, value in listed:
+        if scope in ("system", "global") or origin == COMMAND_LINE:
             continue
-        if NAMES_PROGRAM.fullmatch(name):
+        ours = None
+        section = name.partition(".")[0]
+        if name.lower() in fixed:
+            ours = fixed[name.lower()]
+        elif NAMES_PROGRAM.fullmatch(name):
             neutral = "" if name.startswith("alias.") else NEUTRAL.get(name.rpartition(".")[2], "false")
-            settings[name] = mine.get(name, neutral)
+            ours = settings[name] = last.get(name, neutral)
         elif NAMES_FILE.fullmatch(name):
-            settings[name] = mine.get(name, os.devnull)
+            ours = settings[name] = last.get(name, os.devnull)
         elif name.startswith("filter.") and name.endswith(".required"):
-            settings[name] = mine.get(name, "false")
+            settings[name] = last.get(name, "false")
         elif name.startswith("protocol.") and name.endswith(".allow"):
-            settings[name] = mine.get(name, "never")
-    return settings
+            settings[name] = last.get(name, "never")
+        elif (
+            not HARMLESS.fullmatch(name)
+            and not HARMLESS_VALUE.fullmatch(value)
+            and (name, value) not in mine
+            and not (section in FOR_SERVERS and subcommand in PLAIN_COMMANDS)
+        ):
+            strict = strict or {*OF_FILTERS, *known_sections()}
+            if section in strict:
+                raise ToolFault(
+                    f"git is not started: the setting {visible(name)[:200]} in {visible(origin.removeprefix('file:'))} may name a "
+                    "program or a file, and no later setting takes it back; remove it, or give it the same value in your own "
+                    "settings (git config --global)"
+                )
+        if ours is not None and ours.lower() != value.lower() and not name.startswith("alias."):
+            left_off.append(name)
+    return settings, list(dict.fromkeys(left_off))
 
 
 def started(
     program: str, words: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float
-) -> tuple[list[str], dict[str, str]]:
-    """The words that start git within its limits, and its variables. A command that no one needs a server for asks none, not even for a
-    part of the history that the repository lacks.
+) -> tuple[list[str], dict[str, str], str]:
+    """The words that start git within its limits, its variables, and a line that names what was left off, if anything. A command that no
+    one needs a server for asks none, not even for a part of the history that the repository lacks.
     """
     at = subcommand_at(words)
     reach = NO_FETCH if at < len(words) and words[at] in PLAIN_COMMANDS else {}
-    settings = settings_for(program, words, folder, environment)
-    return _limited([program, *arguments(words)], seconds), {**environment, **variables(settings), **reach}
+    settings, left_off = settings_for(program, words, folder, environment)
+    names = ", ".join(visible(name)[:100] for name in left_off[:MAX_LEFT_OFF])
+    names += f" and {len(left_off) - MAX_LEFT_OFF} more" if len(left_off) > MAX_LEFT_OFF else ""
+    note = f"[git ran without these settings of the repository: {names}]" if left_off else ""
+    return _limited([program, *arguments(words)], seconds), {**environment, **variables(settings), **reach}, note
 
 
 def _limited(argv: Sequence[str], seconds: float) -> list[str]:
@@ -366,7 +451,7 @@ def printed(words: Sequence[str], folder: Path, environment: Mapping[str, str]) 
     if program is None:
         raise ToolFault("there is no git on this machine")
     env = {key: value for key, value in environment.items() if not key.startswith("GIT_")}
-    argv, env = started(program, words, folder, env, LIST_S)
+    argv, env, _ = started(program, words, folder, env, LIST_S)
     said = _answer(argv, folder, env, "commits")
     if said is None:
         raise ToolFault("git could not read this repository: it has no commit, belongs to someone else, or is broken")
@@ -394,6 +479,14 @@ def _answer(ask: Sequence[str], folder: Path, env: Mapping[str, str], what: str 
     if len(printed) > MAX_LISTED:
         raise ToolFault(f"git is not started: {what} here take more than {MAX_LISTED >> 20} MiB")
     return printed if done else None
+
+
+def _known_sections(program: str, env: Mapping[str, str]) -> set[str]:
+    """The sections in which this git has settings; it ignores all others."""
+    listed = _answer(_limited([program, "help", "--config-for-completion"], LIST_S), Path("/"), env)
+    if not listed:
+        raise ToolFault("git is not started: it does not say which settings it knows")
+    return {line.partition(".")[0] for line in os.fsdecode(listed).lower().split()}
 
 
 def _check_under_way(own: Path, subcommand: str) -> None:
@@ -439,12 +532,27 @@ def _all_settings(asked: Callable[..., str], files: list[str]) -> tuple[list[tup
 
 def _repositories(top: Path, common: Path) -> Iterator[Path]:
     """The git folders below a work tree, and those that wait for a submodule."""
-    for folder, folders, names in os.walk(top):
+    run = deadline_in_force()
+    end = time.monotonic() + WALK_S
+    walked = 0
+
+    def walk(place: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        nonlocal walked
+        for found in os.walk(place):
+            walked += 1 + len(found[1]) + len(found[2])
+            if walked > MAX_WALKED or time.monotonic() > end or (run and run.is_over()):
+                raise ToolFault(
+                    f"git is not started: {top} has too many files to look for other repositories among them within {WALK_S:g} s "
+                    "or what is left of the run; log, show and the like need no look"
+                )
+            yield found
+
+    for folder, folders, names in walk(top):
         for name in (*folders, *names):
             if name.lower() == ".git":
                 yield Path(folder, name)
         folders[:] = [name for name in folders if name.lower() != ".git"]
-    for folder, _, names in os.walk(common / "modules"):
+    for folder, _, names in walk(common / "modules"):
         if "config" in names:
             yield Path(folder)
 

@@ -9,6 +9,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -192,9 +193,10 @@ class LocalWorkspace:
             program = str(self.root.path / program)
         if shutil.which(program, path=self.environment.get("PATH")) is None:
             raise ToolFault(f"{command!r} could not be started: there is no program {words[0]!r}")
-        argv, environment = [program, *words[1:]], {**self.environment, **git.variables()}
+        argv, environment, left_off = [program, *words[1:]], {**self.environment, **git.variables()}, ""
         if git.is_git(words):
-            argv, environment = git.started(program, words, folder, self.environment, self.policy.command_timeout_s)
+            seconds = self.policy.command_timeout_s
+            argv, environment, left_off = git.started(program, words, folder, self.environment, seconds)
         confinement = None
         temporary = tempfile.mkdtemp(prefix="sonde-command-")
         if confinable():
@@ -218,7 +220,12 @@ class LocalWorkspace:
             temporary=temporary,
         )
         try:
-            return self._finished(command, run_process(job), confined=confinement is not None)
+            done = self._finished(command, run_process(job), confined=confinement is not None)
+            return (
+                replace(done, stderr="\n".join(filter(None, (done.stderr.rstrip("\n"), left_off))))
+                if left_off
+                else done
+            )
         except (OSError, ValueError) as error:
             raise ToolFault(f"{command!r} could not be started: {getattr(error, 'strerror', error)}") from error
         finally:

@@ -50,9 +50,9 @@ class Vitals:
 
     def problem(self) -> str:
         """Why the watch is not well; empty if it is."""
-        state, every = self.state, float(self.state.recall("every_s", "60"))
-        stalled = self.now() - max(self.since, float(state.recall("read_at", "0")))
-        behind = float(state.recall("behind_s", "0"))
+        state, every = self.state, self.state.figure("every_s")
+        stalled = self.now() - max(self.since, state.figure("read_at"))
+        behind = state.figure("behind_s")
         away = "; the source cannot be read" if state.recall("outage") else ""
         if stalled > max(STALLED_S, 3 * every):
             return f"stuck: the source was last read {lapse(stalled)} ago{away}"
@@ -87,7 +87,7 @@ class Vitals:
                 name="sonde_watch_behind_seconds",
                 kind="gauge",
                 help="How much time of complete traces waits unread; while the source is away, the time since it was last read.",
-                samples={"": float(state.recall("behind_s", "0"))},
+                samples={"": state.figure("behind_s")},
             ),
             Vital(
                 name="sonde_watch_source_away",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sonde.watch.state import WatchState
 
 Number = Annotated[int, typer.Argument(metavar="N", min=1, help="The number of the issue.")]
-BARS = " ▁▂▃▄▅▆▇█"
+BARS = "·▁▂▃▄▅▆▇█"  # zero has a sign: a table drops blanks, and the rows would not align
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

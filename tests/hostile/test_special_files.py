@@ -122,6 +122,25 @@ def test_a_database_that_says_more_than_it_holds_is_refused(victim: Victim, name
     assert sum(each.stat().st_size for each in victim.home.rglob("*") if each.is_file()) < 50_000_000
 
 
+@pytest.mark.hostile_long
+def test_a_row_of_millions_of_values_is_passed_over(victim: Victim) -> None:
+    with closing(sqlite3.connect(victim.folder / "phoenix.db")) as made, made:
+        made.executescript(
+            f"{OTHERS}{SPANS});INSERT INTO projects SELECT 1, 'p'; INSERT INTO traces SELECT 1, 'abc', 1;"
+        )
+        rows = [("a", "{}"), ("b", f'{{"x": [{"[]," * 20_000_000}0]}}')]
+        made.executemany(
+            "INSERT INTO spans (trace_rowid, span_id, start_time, attributes) VALUES (1, ?, '2026-01-01T00:00:00', ?)",
+            rows,
+        )
+    limits = f'ulimit -t 60; ulimit -v {1500 << 10}; exec "$@"'  # all of them take more than that
+
+    done = victim.run("sh", "-c", limits, "sh", SONDE, "traces", "overview", "--source", "phoenix.db")
+
+    assert done.returncode == 0, done.stderr
+    assert "1 span" in done.stdout
+
+
 def test_a_parquet_file_of_a_few_bytes_and_millions_of_rows_is_refused(victim: Victim) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     place = victim.folder / "spans.parquet"

@@ -527,8 +527,14 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
             more = f" ({each.text})" if each.text else ""
             print(one_line(f"{each.kind}: issue {each.issue}{more}: {known.title if known else ''}", 300), flush=True)
     if output.json:
-        for gap in turn.gaps:
-            print(escaped_json(json.dumps({"kind": "gap", "text": gap}, ensure_ascii=False)), flush=True)
+        troubles = [("gap", gap) for gap in turn.gaps] + [
+            ("outage", turn.outage),
+            ("full", turn.full),
+            ("money", turn.money),
+        ]
+        for kind, text in troubles:
+            if text:
+                print(escaped_json(json.dumps({"kind": kind, "text": text}, ensure_ascii=False)), flush=True)
     if output.json or output.quiet:
         return
     for gap in turn.gaps:

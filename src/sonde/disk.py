@@ -149,6 +149,16 @@ def read_plain(path: AnyPath, most: int) -> bytes:
         return read_whole(file, most)
 
 
+def odd_part(database: AnyPath) -> str | None:
+    """The first of the files that SQLite opens for a database which is a link, pipe or device; None if all are plain. It would follow
+    the one and wait for the other.
+    """
+    for name in (f"{os.fspath(database)}{end}" for end in ("", "-wal", "-shm", "-journal")):
+        if os.path.lexists(name) and not stat.S_ISREG(os.lstat(name).st_mode):  # a path as it was given
+            return name
+    return None
+
+
 def read_at(fd: int, size: int, offset: int) -> bytes:
     """Up to `size` bytes from `offset`, wherever the file stands."""
     if hasattr(os, "pread"):

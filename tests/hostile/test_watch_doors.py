@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -67,11 +68,22 @@ def link_log(folder: Path, target: Path) -> None:
     (folder / f"{FILE}-wal").symlink_to(target)
 
 
+def pipe_for_a_journal(folder: Path, target: Path) -> None:
+    del target  # nobody writes to the pipe: whoever opens it waits
+    WatchState(folder, create=True).close()
+    os.mkfifo(folder / f"{FILE}-journal")
+
+
 def link_runs(folder: Path, target: Path) -> None:
     (folder / "items").symlink_to(target.parent)
 
 
-@pytest.mark.parametrize("plant", one_in_make_test({"the file": link_file, "its log": link_log, "the runs": link_runs}))
+@pytest.mark.parametrize(
+    "plant",
+    one_in_make_test(
+        {"the file": link_file, "its log": link_log, "its journal": pipe_for_a_journal, "the runs": link_runs}
+    ),
+)
 def test_a_link_in_a_strangers_state_folder_leads_nowhere(victim: Victim, plant: Callable[[Path, Path], None]) -> None:
     victim.own.mkdir(exist_ok=True)
     mine = victim.own / "diary.txt"

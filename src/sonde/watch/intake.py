@@ -38,7 +38,7 @@ from sonde.contexts.traces.index import (
     words_of,
 )
 from sonde.contexts.traces.span import Span
-from sonde.disk import PRIVATE, lock
+from sonde.disk import PRIVATE, lock, odd_part
 from sonde.errors import ConfigError, SondeError
 
 QUEUED_BYTES = 64 * 1024 * 1024
@@ -324,8 +324,8 @@ def _locked(folder: Path) -> BinaryIO:
 
 def _opened(file: Path) -> sqlite3.Connection:
     """The store, made if it is missing."""
-    if file.is_symlink():
-        raise ConfigError(f"{file} is a link: traces are only stored in a file of their own")
+    if odd := odd_part(file):
+        raise ConfigError(f"{odd} is a link, pipe or device: traces are only stored in files of their own")
     try:
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600))
         connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None, timeout=PATIENCE_S / 2)

@@ -91,7 +91,7 @@ class WatchState:
                 f"no watch has worked in {folder}: start `sonde watch`, or name its folder with --state DIR"
             )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in (path, folder / f"{FILE}-wal", folder / f"{FILE}-shm", folder / "items"):
+        for name in (*(folder / f"{FILE}{end}" for end in ("", "-wal", "-shm", "-journal")), folder / "items"):
             with suppress(FileNotFoundError):
                 kind = name.lstat().st_mode
                 if not (stat.S_ISDIR(kind) if name.name == "items" else stat.S_ISREG(kind)):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from siege import Siege, attacks, besiege, open_server
 
+from patience import SLOWNESS
 from sonde.sandbox import ForkServer
 
 pytestmark = pytest.mark.timeout(600)  # spinners are given their grace of five seconds each
@@ -26,7 +27,7 @@ def test_no_attack_costs_more_than_its_own_turn(server: ForkServer) -> None:
     assert len(sieges) >= 100
     assert [one.name for one in sieges.values() if not one.recovered] == []
     assert [one.name for one in sieges.values() if one.strays] == []
-    assert [one.name for one in sieges.values() if one.seconds > 300] == []
+    assert [one.name for one in sieges.values() if one.seconds > 300 * SLOWNESS] == []
     assert server.alive
     # The host heard functions that it offered, in whole calls, and nothing else.
     heard = {one.name: set(one.called) for one in sieges.values() if one.called}

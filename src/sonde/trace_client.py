@@ -22,7 +22,7 @@ import msgspec
 
 from sonde.core.canonical import MAX_JSON_ITEMS, has_too_many_items
 from sonde.core.deadline import Deadline, deadline_in_force
-from sonde.core.redaction import rewrite_value, secret_forms, url_secrets
+from sonde.core.redaction import rewrite_value, secret_forms, url_secrets, without_surrogates
 from sonde.errors import ConfigError, ToolCallFailed, ToolFault, ToolResponseInvalid
 
 TIMEOUT_S = 30.0
@@ -32,6 +32,7 @@ MAX_PAUSE_S = 8.0
 MAX_ASKED_PAUSE_S = 60.0  # of what a server asks for with Retry-After
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 MAX_PAGES = 5000
+MAX_CURSOR = 4096  # characters; it goes into an address, and we remember each of a listing
 MAX_LISTING_BYTES = 2 * 1024 * 1024 * 1024
 MAX_LISTING_S = 900.0  # of waiting for the pages of one listing
 GRACE_S = 10.0  # what a run that is out of time may still read for the report that it leaves
@@ -150,6 +151,10 @@ class TraceClient:
             except httpx2.RequestError as failure:
                 problem = f"{type(failure).__name__} at {method} {path}"
                 continue
+            except (httpx2.InvalidURL, UnicodeError):
+                raise ToolFault(
+                    f"{self.product} cannot be asked at {path:.100}: an id or a name is too long for an address, or is no text"
+                ) from None
             if reply.status_code < 300:
                 self._in_vain = 0
                 return self._decoded(reply, path)
@@ -249,6 +254,7 @@ class TraceClient:
                 value = msgspec.json.decode(reply.content or b"{}")
             except (msgspec.DecodeError, UnicodeDecodeError):  # it refuses NaN and bytes that are not UTF-8
                 value = json.loads(reply.content.decode("utf-8", "replace"))
+                value = rewrite_value(value, without_surrogates)  # no file and no address can hold those
             whole = json.dumps(value, ensure_ascii=False)
             if (
                 self._keys.remove(whole) != whole
@@ -294,7 +300,15 @@ class TraceClient:
             yield cast("list[Json]", rows)
             if not following:
                 return
-            cursor = str(following)
+            number = (
+                isinstance(following, int) and abs(following) < 1 << 64
+            )  # Python writes none of thousands of digits
+            cursor = str(following) if number or isinstance(following, str) else None
+            if cursor is None or len(cursor) > MAX_CURSOR:
+                raise ToolResponseInvalid(
+                    f"{self.product} at {self.base_url} gives no usable place of the next page of {what}: it is no text of at most "
+                    f"{MAX_CURSOR} characters"
+                )
             if cursor in seen:
                 raise ToolResponseInvalid(
                     f"{self.product} at {self.base_url} gives the same page of {what} again and again"

@@ -57,6 +57,9 @@ def _endless(product: str) -> Callable[[Asked], Reply]:
 WRONG: dict[str, Callable[[str], Callable[[Asked], Reply]]] = {
     "the same page for ever": lambda product: lambda _: (200, _page(product, [], "again")),
     "pages without end": _endless,
+    "a cursor too long for an address": lambda product: lambda _: (200, _page(product, [], "x" * 70_000)),
+    "half a character for a cursor": lambda product: lambda _: (200, _page(product, [], "\ud800\0\r\nX: y")),
+    "a list for a cursor": lambda product: lambda _: (200, _page(product, [], cast("Any", [["x"]]))),
     "a flood": lambda _: lambda _: (200, b'{"data": "' + b"x" * (2 << 20) + b'"}'),
     "values": lambda _: lambda _: (200, b'{"data": [' + b"[]," * 30_000 + b"[]]}"),
     "depth": lambda _: lambda _: (200, b'{"data": ' + b"[" * 200_000),

@@ -70,8 +70,32 @@ STARTERS = [
         ".config/fish/config.fish",
         ".tmux.conf",
     ),
+    *(
+        "sitecustomize/__init__.py",
+        "lib/usercustomize/x.py",
+        "pylintrc",
+        ".eslintrc.js",
+        ".github/hooks/x.json",
+        ".xonshrc",
+    ),
+    *(
+        ".config/nushell/config.nu",
+        ".config/environment.d/x.conf",
+        ".config/Code/User/settings.json",
+        ".pythonrc",
+        ".hgrc",
+    ),
+    *(
+        ".spacemacs",
+        ".ideavimrc",
+        ".some-new-toolrc",
+        ".lintstagedrc.json",
+        "Library/LaunchAgents/x.plist",
+        ".local/bin/x",
+    ),
     *(".ipython/profile_default/startup/x.py", ".bazelrc", ".bundle/config", "githooks/pre-commit", ".emacs"),
 ]
+FINE = ("b.txt", "env/b.txt", "mise/b.txt", "b~", ".prettierrc", ".eslintrc.json", ".nvmrc", "config/b.txt")
 SPELLINGS = [
     ".VSCODE/tasks.json",
     ".vscode./tasks.json",
@@ -88,13 +112,13 @@ SPELLINGS = [
 @pytest.mark.parametrize("paths", [HOOKS, EDITORS, ASSISTANTS, STARTERS, SPELLINGS])
 def test_no_patch_writes_what_starts_by_itself(victim: Victim, paths: Sequence[str]) -> None:
     victim.write("a.txt", "one\n")
-    model = victim.model(TRY.format(paths=[*paths, "b.txt", "env/b.txt", "mise/b.txt", "b~"]), "FINAL('done')")
+    model = victim.model(TRY.format(paths=[*paths, *FINE]), "FINAL('done')")
 
     done = victim.call("edit", "Add b", ".", "--yes", "--large", "--runs-dir", victim.own, "--model", model.name)
 
     assert done.returncode == 0, done.stderr
     left = {path.relative_to(victim.folder).as_posix() for path in victim.folder.rglob("*") if path.is_file()}
-    assert left == {"a.txt", "b.txt", "env/b.txt", "mise/b.txt", "b~"}
+    assert left == {"a.txt", *FINE}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of somebody else")

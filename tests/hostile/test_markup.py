@@ -70,3 +70,22 @@ def test_the_report_on_a_trace_calls_nobody_when_it_is_shown(victim: Victim, com
     assert done.returncode == 0, done.stderr
     for name in ("report.md", "summary.md", "annotations.jsonl"):
         assert calls_nobody(next(victim.own.rglob(name)).read_text()), name
+
+
+def test_what_turns_text_around_or_shows_nothing_is_written_out_in_pages(victim: Victim) -> None:
+    rows = failed_trace()
+    rows[-1]["name"] = "x\u202egnp.exe\u200b \u2066y\x1b[2J"
+    rows[-1]["status_message"] = "timeout of \u202elaer\u202c"
+    victim.write("traces.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    victim.write("notes.txt", "the service is payments\n")
+    said = "It is \u202epay\u200bments\U000e0041 \U0001f469\u200d\U0001f4bb. [notes.txt:1-1]"
+    model = victim.model("print(read_file('notes.txt'))", f"FINAL({said!r})")
+
+    for words in (("rca", TRACE, "--source", "traces.jsonl"), ("ask", "Which?", "notes.txt", "--model", model.name)):
+        assert victim.call(*words, "--runs-dir", victim.own).returncode == 0
+
+    pages = {path: path.read_text() for path in victim.own.rglob("*.md")}
+    assert {path.name for path in pages} == {"answer.md", "report.md", "summary.md"}
+    assert not re.search("[\u202a-\u202e\u2060-\u206f\u200b\x1b\U000e0041]", "".join(pages.values()))
+    assert "<U+202E>" in next(page for path, page in pages.items() if path.name == "report.md")
+    assert any("It is <U+202E>pay<U+200B>ments<U+E0041> \U0001f469\u200d\U0001f4bb." in page for page in pages.values())

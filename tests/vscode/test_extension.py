@@ -78,6 +78,9 @@ def test_nothing_of_a_folder_is_believed_before_it_is_trusted() -> None:
 
     assert untrusted["supported"] == "limited"
     assert starts_things == set(untrusted["restrictedConfigurations"])
+    assert {settings[name]["scope"] for name in ("sonde.budget", "sonde.customBudget")} == {
+        "machine"
+    }  # what it costs is the user's
 
 
 @pytest.mark.requirement(65)

@@ -1,3 +1,5 @@
+import type { PlannedChange } from "./protocol";
+
 /**
  * Words of a model, a server or a file for a notification. VS Code turns `[text](command:…)` in those into links that run commands, so
  * none may come from elsewhere.
@@ -18,4 +20,28 @@ export function visible(text: string): string {
     HIDDEN,
     (found) => `<U+${(found.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}>`,
   );
+}
+
+/** What a proposal does, for titles: a move names both places, and a deletion says so, since an empty side of a diff does not. */
+export function named(changes: readonly PlannedChange[]): string {
+  const [first, ...others] = changes;
+  const one = (change: PlannedChange): string => {
+    const path = visible(change.path);
+    switch (change.action) {
+      case "move":
+        return `move ${path} → ${visible(change.target ?? "")}`;
+      case "delete":
+        return `delete ${path}`;
+      case "add":
+        return `add ${path}`;
+      default:
+        return `change ${path}`;
+    }
+  };
+  if (first && others.length === 0) {
+    return one(first);
+  }
+  const notable = changes.filter((change) => change.action === "move" || change.action === "delete").map(one);
+  const more = notable.length > 3 ? [`${notable.length - 3} more moves and deletions`] : [];
+  return [`change ${changes.length} files`, ...notable.slice(0, 3), ...more].join(", ");
 }

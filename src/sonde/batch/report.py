@@ -21,6 +21,7 @@ from sonde.batch.issues import ISSUES, Issue, IssueFile
 from sonde.batch.page import SIGNS, render
 from sonde.batch.result import ItemResult, run_path
 from sonde.core.canonical import plural
+from sonde.core.markdown_safety import written_out
 from sonde.core.record import percentile
 from sonde.engines.pages import VERDICTS, inline
 from sonde.errors import how_to_install
@@ -220,7 +221,7 @@ def write_report(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> tuple[d
     page = render(report, outcome.results)
     try:
         write_atomically(folder / "report.json", pretty_json(report))
-        write_atomically(folder / "report.md", markdown(report).encode("utf-8", "backslashreplace"))
+        write_atomically(folder / "report.md", written_out(markdown(report)).encode("utf-8", "backslashreplace"))
         write_atomically(folder / "report.html", page.encode("utf-8", "backslashreplace"))
         write_atomically(folder / ISSUES, pretty_json(msgspec.to_builtins(IssueFile(issues=list(issues)))))
         skipped = write_parquet(folder / "results.parquet", outcome.results)

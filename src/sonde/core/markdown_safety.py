@@ -39,6 +39,9 @@ _MEANT = {"&lt;": "<", "&amp;": "&"}
 _SEPARATORS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")  # ends of lines for some viewers only
 _LONGEST = 200_000  # characters; a longer text is shown as code, because parsing it could take many seconds
 _MOST_BRACKETS = 5_000  # the parser's time grows with their square
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]|\r(?!\n)"
+)  # but not the joiners of Persian words and emoji, and soft hyphens
 
 
 def quiet(markdown: str) -> str:
@@ -57,6 +60,11 @@ def quiet(markdown: str) -> str:
     except RecursionError:  # pictures within pictures within pictures
         return fence(text) + "\n"
     return _blocks(tokens) + "\n" * (len(text) - len(text.rstrip("\n")))
+
+
+def written_out(page: str) -> str:
+    """The page with what turns text around or shows nothing written out, such as <U+202E>: a name reads as it is."""
+    return _UNSEEN.sub(lambda found: f"<U+{ord(found[0]):04X}>", page)
 
 
 def words(text: str) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from sonde.core.markdown_safety import written_out
 from sonde.disk import lock
 from sonde.errors import ConfigError
 from sonde.rlms.result import now, summary
@@ -111,7 +112,7 @@ class Layout:
         }
         self.make()  # a program may have cleaned up the repository, this folder with it
         write_atomically(self.output / RESULT, pretty_json(dict(result)))
-        write_atomically(self.output / SUMMARY, summary(result).encode("utf-8", "backslashreplace"))
+        write_atomically(self.output / SUMMARY, written_out(summary(result)).encode("utf-8", "backslashreplace"))
         if self.standalone:
             self.write_status(
                 decided,

@@ -23,6 +23,7 @@ import msgspec
 from sonde.core.canonical import jsonable
 from sonde.core.deadline import Clock
 from sonde.core.events import AnyEvent, RunStarted
+from sonde.core.markdown_safety import written_out
 from sonde.core.record import RecordFold, RunRecord
 from sonde.core.redaction import rewrite_value, without_surrogates
 from sonde.disk import NotPlain, below, open_plain, read_plain
@@ -179,7 +180,8 @@ class RunDir:
 
     def write_text(self, name: str, text: str) -> Path:
         """A page of the run, such as answer.md."""
-        return self._write(name, text.encode("utf-8", "backslashreplace"))
+        shown = written_out(text) if name.endswith(".md") else text
+        return self._write(name, shown.encode("utf-8", "backslashreplace"))
 
     def _write(self, name: str, content: bytes) -> Path:
         path = self.path / name

@@ -1,6 +1,6 @@
 // Asks the user about a proposed change: the native diff editor shows it, a message and the title bar offer the answers.
 import * as vscode from "vscode";
-import { visible, withoutLinks } from "../plain";
+import { named, visible, withoutLinks } from "../plain";
 import type { PlannedChange } from "../protocol";
 import type { Decision, Proposal } from "../toolhost";
 
@@ -74,10 +74,12 @@ export class Approval implements vscode.TextDocumentContentProvider, vscode.Disp
     }
     if (others.length === 0) {
       const [, left, right] = this.sides(proposal, first);
-      await vscode.commands.executeCommand("vscode.diff", left, right, `${first.path} (proposed)`, { preview: true });
+      await vscode.commands.executeCommand("vscode.diff", left, right, `Sonde would ${named([first])}`, {
+        preview: true,
+      });
     } else {
       const rows = proposal.changes.map((change) => this.sides(proposal, change));
-      await vscode.commands.executeCommand("vscode.changes", `Sonde: ${proposal.changes.length} files`, rows);
+      await vscode.commands.executeCommand("vscode.changes", `Sonde: ${named(proposal.changes)}`, rows);
     }
   }
 
@@ -100,8 +102,7 @@ export class Approval implements vscode.TextDocumentContentProvider, vscode.Disp
 
   /** A notification with the answers as links; unlike a plain message it goes away when the answer came from elsewhere. */
   private offer(proposal: Proposal, answer: Promise<Decision>): void {
-    const count = proposal.changes.length;
-    const title = `Sonde would change ${count === 1 ? withoutLinks(visible(proposal.changes[0]?.path ?? "")) : `${count} files`}`;
+    const title = `Sonde would ${withoutLinks(named(proposal.changes))}`;
     const message =
       "[Accept](command:sonde.accept) · [Accept All](command:sonde.acceptAll) · [Reject…](command:sonde.reject)";
     void vscode.window.withProgress({ location: vscode.ProgressLocation.Notification, title }, (progress) => {

@@ -5,9 +5,9 @@ stay as it is.
 
 An app sends traces over OTLP/HTTP. A fault begins every minute, lasts for two and comes back after ten, so issues are found,
 investigated, resolved and found again all the time; someone looks at the page every three seconds. Every ten seconds the memory, the
-descriptors, the threads and the folders of the watch are sampled. Exits with 1 if the watch ended, if a request failed, or if it is not
-flat: in the last third the median of memory may be 5 % and 5 MB above that of the second, the median of descriptors and threads
-5 above, and the store must stay within its retention.
+descriptors, the threads and the folders of the watch are sampled. Exits with 1 if the watch ended, a request failed, a trace was not
+read exactly once, or it is not flat: in the last third the median of memory may be 5 % and 5 MB above that of the second, the median
+of descriptors and threads 5 above, and the store must stay within its retention.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from sonde.testing import ScriptedServer, SeenRequest
 
 SAMPLE_S = 10.0
 LOOK_S = 3.0
+CATCH_UP_S = 120.0  # after the last trace
 FAULTS, LASTS = 10, 2  # one begins in every minute of ten and lasts for so many
 MODEL = "openai:gpt-4o-mini"
 STEPS = ("plan", "search_stock", "price_order", "charge_card", "send_mail", "write_log")
@@ -275,15 +276,19 @@ def main() -> None:
         visitors = Visitors(said["listening"].split()[0], said["page"].rstrip("/"), options.traces)
         threads = visitors.start()
         samples = sampled(watch, state, options.minutes)
-        alive = watch.poll() is None
-        page: dict[str, Any] = {}
-        if alive:
-            page = json.loads(urllib.request.urlopen(f"{visitors.page}/api/issues", timeout=60).read())
         visitors.over.set()
         for thread in threads:
             thread.join()
+        alive = watch.poll() is None
+        page: dict[str, Any] = {}
+        patience = time.monotonic() + CATCH_UP_S
+        while alive and (not page or page["watch"]["traces"] < visitors.traces) and time.monotonic() < patience:
+            page = json.loads(urllib.request.urlopen(f"{visitors.page}/api/issues", timeout=60).read())
+            time.sleep(1)
     found = flaws(samples, options.gb) + visitors.problems[:5]
-    found += [page["problem"]] if page.get("problem") else []
+    if page:
+        unread = visitors.traces - page["watch"]["traces"]
+        found += [f"{unread} traces were not read"] * (unread != 0) + [page["problem"]] * bool(page["problem"])
     found += [] if alive else [f"the watch ended with {watch.returncode}: {''.join(lines[-3:])}"]
     print(
         f"\n{options.minutes:g} minutes, {visitors.traces:,} traces of 7 spans sent, page seen {visitors.looks:,} times"

@@ -16,8 +16,16 @@ from sonde.testing import ScriptedModel
 
 CARD, SSN, MAIL, NAME = "4111 1111 1111 1111", "123-45-6789", "jane.doe@secretcorp.com", "Jane Quill"
 WRITTEN = f"owner {MAIL}\nssn {SSN}\npaid {CARD}\nname {NAME}\n"
-PARTS = ("secretcorp", "jane.doe", "45-6789", "6789", "1111", "Quill")
-PATTERNS = ("ssn=[0-9]{3}-[0-9]{2}-[0-9]{4}", "name=[A-Z][a-z]+ [A-Z][a-z]+")
+PARTS = (
+    "secretcorp",
+    "jane.doe",
+    "45-6789",
+    "1111 1111",
+    "> 1111",
+    ">1111",
+    "Quill",
+)  # no digits alone: hashes have them
+PATTERNS = {"ssn": "[0-9]{3}-[0-9]{2}-[0-9]{4}", "name": "[A-Z][a-z]+ [A-Z][a-z]+"}
 TRY = """
 def tried(call, *given):
     try:
@@ -34,7 +42,7 @@ def probed(victim: Victim, *script: str, yes: bool = True) -> tuple[PlayedModel,
     """The model after an edit in which it ran these blocks, and all that it and the run's files got to see."""
     victim.write("a.txt", WRITTEN)
     model = victim.model(*(TRY + each for each in script), *["FINAL('done [a.txt:1]')"] * 3)
-    patterns = [word for each in PATTERNS for word in ("--mask-pattern", each)]
+    patterns = [word for name, source in PATTERNS.items() for word in ("--mask-pattern", f"{name}={source}")]
     words = ("edit", "Change it", ".", *patterns, *(["--yes"] if yes else []), "--runs-dir", victim.own)
     victim.call(*words, "--model", model.name)
     assert model.calls > 1
@@ -122,7 +130,7 @@ def test_the_name_of_a_new_file_shows_nothing_of_a_value_and_confirms_no_guess(v
     model, seen = probed(victim, script)
 
     assert "same 1" in model.prompts[1]
-    assert [part for part in ("secretcorp", "jane.doe", "Quill", "1111") if part in seen] == []
+    assert [part for part in ("secretcorp", "jane.doe", "Quill") if part in seen] == []
 
 
 def test_a_patch_that_nobody_approves_confirms_no_guess(victim: Victim) -> None:
@@ -159,14 +167,13 @@ def test_a_tool_that_quotes_its_argument_brings_no_part_of_a_value_back(
         "4008 ",
     )
     model = ScriptedModel([f"for key in {keys!r}:\n    print(look_up(key))", *["FINAL('done [a.txt:1]')"] * 3])
-    patterns = dict(each.split("=") for each in PATTERNS)
     done = sonde.ask(
         "Who?",
         tmp_path / "a.txt",
         model=model,
         tools=[look_up],
         mask=True,
-        mask_patterns=patterns,
+        mask_patterns=PATTERNS,
         settings=Settings(),
         runs_dir=tmp_path / "runs",
     )

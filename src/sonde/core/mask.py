@@ -30,7 +30,7 @@ from urllib.parse import unquote
 
 from sonde.core.markdown_safety import words
 from sonde.core.patterns import Pattern, compiled
-from sonde.core.redaction import readings, rewrite_value, tokens_in
+from sonde.core.redaction import readings, resolved, rewrite_value, tokens_in
 from sonde.errors import ConfigError
 
 MOST_VALUES = 200_000
@@ -137,7 +137,7 @@ class Mask:
         """The text or path that this run shows as `given`; None if it shows none like that. One with a value in the clear is a guess,
         and looking it up makes no placeholder that would tell whether the value is known.
         """
-        real = self.restored(given)
+        real = self.filled(given)
         ways = (self._entering(real), self._in_name(real))
         return real if any(self._replaced(real, spans, known=True) == given for spans in ways) else None
 
@@ -198,6 +198,10 @@ class Mask:
 
         return self._shown.sub(value, text) if "-" in text else text
 
+    def filled(self, text: str) -> str:
+        """What the run wrote for a file, a tool or a command, with the values put in as they are."""
+        return self._placeholder.sub(lambda found: self._values.get(found[1], found[0]), text) if "-" in text else text
+
     def handed(self, given: Any) -> dict[str, str]:
         """The values behind the placeholders in plain data, with the kind of each: what a call with it restored hands over."""
         found: dict[str, str] = {}
@@ -252,8 +256,7 @@ class Mask:
 
     def _places(self, text: str) -> Iterator[tuple[tuple[str, ...], str, bool]]:
         """What stands beside each placeholder, the placeholder, and whether it stands free."""
-        whole = [reading for reading, _ in readings(text)]
-        for reading in whole:
+        for reading, is_last in ((text, False), (resolved(text), True)):
             shadow = reading if reading.isascii() else _NOT_ASCII.sub(lambda sign: _in_ascii(sign[0]), reading)
             done = -1
             for found in self._shown.finditer(shadow):
@@ -261,7 +264,7 @@ class Mask:
                 left, right = shadow[max(0, start - BESIDE) : start].rpartition("\n")[2], shadow[end : end + 2]
                 kind = found[2].partition("-")[0]
                 free = start > done and not (_THREE_GROUPS if kind == "email" else _GROUP).search(left)
-                if reading is whole[-1]:  # the n of an escape is no letter
+                if is_last:  # the n of an escape is no letter
                     ends = right[:1] not in _JOINS or (right[0] == "." and right[1:] not in _JOINS)
                     free = free and ends and left[-1:] not in _JOINS
                 yield (kind, left, right[:1]), f"<{found[2]}>", free
@@ -307,6 +310,10 @@ class Mask:
     def guarded_value(self, value: Any) -> Any:
         """Plain data about to leave."""
         return rewrite_value(value, self.guarded)
+
+    def filled_value(self, value: Any) -> Any:
+        """Plain data that the run wrote, with the values put in."""
+        return rewrite_value(value, self.filled)
 
     def restored_value(self, value: Any) -> Any:
         """Plain data with the values in their places."""
@@ -476,7 +483,7 @@ def _same(kind: str, value: str) -> str:
     """What all spellings of a value have in common."""
     if kind not in ("card", "email"):
         return value
-    plain = normalize("NFKC", unescape(unquote([reading for reading, _ in readings(value)][-1])))
+    plain = normalize("NFKC", unescape(unquote(resolved(value))))
     if kind == "card":
         return re.sub(r"\D", "", plain)
     found = _PLAIN_EMAIL.search(plain.lower())

@@ -115,6 +115,8 @@ _SECRETIVE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w~@#$%^&*+=/.!-]*[
 _CODE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 
 MOST_NESTED = 3
+PIECE, OVERLAP = 1 << 20, 1 << 14
+"""Characters of a text whose escapes are resolved at once, and of the piece before: where each was takes memory."""
 _ESCAPED = re.compile(
     r"""(?x)
     (?<!\\)\\++ (?: (?P<hex> u[0-9A-Fa-f]{4} | x[0-9A-Fa-f]{2} ) | (?P<letter> [nrtbfv"'/] ) )
@@ -275,36 +277,47 @@ def without_surrogates(text: str) -> str:
 
 
 def readings(text: str) -> Iterator[tuple[str, Callable[[int, int], tuple[int, int]]]]:
-    """The text as it stands, and as it reads when what is escaped for JSON, addresses and HTML is resolved and signs that nobody sees
-    are left out; each with a function from a place in it to that in the text. Escapes may be nested, in other escapes or doubled.
+    """The text as it stands, and then, piece by piece, as it reads when what is escaped for JSON, addresses and HTML is resolved and
+    signs that nobody sees are left out; each with a function from a place in it to that in the text. Pieces overlap. Escapes may be
+    doubled, or nested in other escapes.
     """
     yield text, lambda start, end: (start, end)
-    maps: list[tuple[list[int], list[int]]] = []
+    for begin in range(0, len(text), PIECE) if _ESCAPED.search(text) else ():
+        piece, maps = text[max(0, begin - OVERLAP) : begin + PIECE], list[tuple[list[int], list[int]]]()
 
-    def back(start: int, end: int) -> tuple[int, int]:
-        for there, here in reversed(maps):
-            first, last = bisect_right(there, start) - 1, bisect_left(there, end)
-            last -= last == len(there) or there[last] != end
-            start, end = here[first] + start - there[first], here[last] + end - there[last]
-        return start, end
+        def back(
+            start: int, end: int, maps: list[tuple[list[int], list[int]]] = maps, offset: int = max(0, begin - OVERLAP)
+        ) -> tuple[int, int]:
+            for there, here in reversed(maps):
+                first, last = bisect_right(there, start) - 1, bisect_left(there, end)
+                last -= last == len(there) or there[last] != end
+                start, end = here[first] + start - there[first], here[last] + end - there[last]
+            return offset + start, offset + end
 
+        for _ in range(MOST_NESTED):
+            parts, there, here, done, length = list[str](), [0], [0], 0, 0
+            for found in _ESCAPED.finditer(piece):
+                sign = _sign(found)
+                length += found.start() - done
+                there += (length, length + len(sign))
+                here += found.span()
+                parts += (piece[done : found.start()], sign)
+                done, length = found.end(), length + len(sign)
+            if not parts:
+                break
+            piece = "".join([*parts, piece[done:]])
+            maps.append((there, here))
+            yield piece, back
+
+
+def resolved(text: str) -> str:
+    """The text as it reads without escapes."""
     for _ in range(MOST_NESTED):
-        parts, there, here, done, length = list[str](), [0], [0], 0, 0
-        for found in _ESCAPED.finditer(text):
-            sign = _resolved(found)
-            length += found.start() - done
-            there += (length, length + len(sign))
-            here += found.span()
-            parts += (text[done : found.start()], sign)
-            done, length = found.end(), length + len(sign)
-        if not parts:
-            return
-        text = "".join([*parts, text[done:]])
-        maps.append((there, here))
-        yield text, back
+        text = _ESCAPED.sub(_sign, text)
+    return text
 
 
-def _resolved(found: re.Match[str]) -> str:
+def _sign(found: re.Match[str]) -> str:
     """The sign that an escape stands for."""
     match found.lastgroup:
         case "hex":

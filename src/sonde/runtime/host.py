@@ -203,7 +203,7 @@ class Host:
         try:
             result = self.run.registry.call(
                 call.name,
-                mask.restored_value(jsonable(call.args)),
+                mask.filled_value(jsonable(call.args)),
                 lambda value: mask.returned(value, handed),
             )
         except Fault as fault:

@@ -86,7 +86,7 @@ class MaskedWorkspace:
     def recall(self, patch: str, paths: Iterable[str]) -> None:
         """Take note of a patch that was written before this process began."""
         self._placed.update(self._mask.handed(patch))
-        self._written.update({self._mask.restored(path): OwnText(text="", masked="") for path in paths})
+        self._written.update({self._mask.filled(path): OwnText(text="", masked="") for path in paths})
 
     @contextmanager
     def _behind(self, path: str) -> Generator[str]:
@@ -187,12 +187,12 @@ class MaskedWorkspace:
             raise PatchRefused("the new name looks like somebody's data; use the placeholder, or another name")
 
     def _real(self, change: FileChange) -> FileChange:
-        restored, old = self._mask.restored, self._mask.restored(change.old_text)
+        filled, old = self._mask.filled, self._mask.filled(change.old_text)
         return replace(
             change,
-            path=restored(change.path),
-            target=None if change.target is None else restored(change.target),
-            new_text=None if change.new_text is None else restored(change.new_text),
+            path=filled(change.path),
+            target=None if change.target is None else filled(change.target),
+            new_text=None if change.new_text is None else filled(change.new_text),
             old_text=old,
             base_hash=None if change.base_hash is None else sha256_text(old),
         )
@@ -203,7 +203,7 @@ class MaskedWorkspace:
 
     def execute(self, command: str, cwd: str = "") -> CommandResult:
         """Run an allowed command with the real values; what it prints is masked."""
-        real = self._mask.restored(command)
+        real = self._mask.filled(command)
         try:
             with self._behind(cwd) as folder:
                 done = self.inner.execute(real, folder)

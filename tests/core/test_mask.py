@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -82,6 +84,9 @@ def test_a_pattern_of_the_user_sees_no_letter_in_an_escape() -> None:
     ("text", "hidden"),
     [
         ("PAN4111111111111111 4111111111111111_x 4111111111111111z", "PAN<card-1> <card-1>_x <card-1>z"),
+        ("de4111 1111 1111 1111", "de<card-1>"),
+        ("jane@corp.comjane@corp.com foo@x.jane@corp.com", "<email-1> <email-2>"),
+        ("4008 4111 1111 1111 1111 and 4003 4111 1111 1111 1111", "<card-1><card-2> and 4003 <card-3>"),
         ("4111.1111.1111.1111 4111_1111_1111_1111", "<card-1> <card-1.2>"),
         ("&#52;111111111111111 %34%31%31%31111111111111", "<card-1> <card-1.2>"),
         ("４１１１１１１１１１１１１１１１ 4111\u200b1111\u200b1111\u200b1111", "<card-1> <card-1.2>"),
@@ -163,3 +168,17 @@ def test_a_planted_value_that_is_no_address_is_read_once() -> None:
     planted = "a" * 300_000
 
     assert Mask(known=[("email-1", planted)]).restored("<email-1>") == planted
+
+
+@given(TEXTS.filter(lambda text: "BEGIN" not in text), st.integers(1, 3), st.booleans())  # a key without an end goes on
+def test_json_in_json_stays_json_and_its_cards_and_addresses_are_hidden(
+    around: str, levels: int, ascii_only: bool
+) -> None:
+    text: str = f'{around}\n4111111111111111\t"jane@corp.com"'
+    for _ in range(levels):
+        text = json.dumps({"in": text}, ensure_ascii=ascii_only)
+    hidden = Mask({"customer": r"C-\d+"}).hidden(text)
+    for _ in range(levels):
+        hidden = json.loads(hidden)["in"]
+
+    assert not [each for each in ("4111", "jane", "corp") if each in hidden.rpartition("\n")[2]]

@@ -41,11 +41,14 @@ LARGEST_EXACT = 2.0**53
 KINDS = ("email", "card", "token", LITERAL, WRITTEN)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,30}")
 _AT = r"(?:@|%40|\\u0040|&#64;|&#x40;|&commat;)"
+_DOMAIN = r"(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){1,8}[A-Za-z]{2,24}"
 _EMAIL = compiled(
     r"""(?:(?:[A-Za-z0-9._%+-]{0,60}[ac-eg-qstv-zAC-EG-QSTV-Z]')?[A-Za-z0-9._%+-]{1,100}|"[^"\\<>\r\n]{1,64}")"""
-    rf"{_AT}(?:[A-Za-z0-9][A-Za-z0-9-]{{0,62}}\.){{1,8}}[A-Za-z]{{2,24}}"
+    rf"{_AT}{_DOMAIN}(?:[A-Za-z0-9._%+-]{{0,100}}{_AT}{_DOMAIN})*"
 )
-"""O'Brien is a name; b'…', f'…', r'…' and u'…' are how texts begin in Python."""
+"""O'Brien is a name; b'…', f'…', r'…' and u'…' are how texts begin in Python. Addresses with nothing between them are one: the first
+would take along the beginning of the next.
+"""
 _ESCAPE = re.compile(r"(?:[nrtbf]|u[0-9A-Fa-f]{4})(?=[A-Za-z0-9._%+'-]{0,99}" + _AT + ")")
 _PLAIN_EMAIL = re.compile(r"(?<![a-z0-9._+-])[a-z0-9._+-]++@.+")
 _GAP = r"(?:[ +._-]|%20)"
@@ -407,9 +410,8 @@ def _found_in(text: str) -> Iterator[Span]:
         start += not shadow[start].isdigit()
         if _is_card(re.sub(r"%20|\D", "", shadow[start:end])) and _stands_alone(shadow, start, end):
             yield start, end, "card"
-            at = end
-        else:  # a year may stand before a card: look again behind the first group of digits
-            at = next(place for place in range(start, end + 1) if not shadow[place : place + 1].isdigit())
+        # A year may stand before a card, and by chance be right with its beginning: look again behind the first group of digits.
+        at = next(place for place in range(start, end + 1) if not shadow[place : place + 1].isdigit())
 
 
 @lru_cache(maxsize=4096)
@@ -426,7 +428,9 @@ def _stands_alone(shadow: str, start: int, end: int) -> bool:
     after = after[: len(after) - len(after.lstrip(ascii_letters + digits))]
     if after[:1].isdigit():
         return False
-    return (not before and not after) or not _HEX.fullmatch(before + after)
+    if (not before and not after) or re.search(r"[^0-9-]", shadow[start:end]):  # no hash has spaces in it
+        return True
+    return not _HEX.fullmatch(before + after)
 
 
 def _exact(text: str, values: Mapping[str, str]) -> Iterator[Span]:

@@ -357,13 +357,14 @@ def _secrets_in(text: str, *, any_word: bool = True) -> Iterator[tuple[int, int]
     if any(name in lower for name in _NAMES):
         for named in _NAMED.finditer(text):
             if any_word:
-                yield named.span(2)
+                yield named.start(2), named.start(2) + len(named[2].rstrip("\\"))  # of an escaped quote behind it
                 continue
             value = _SECRETIVE.match(named[2][:LONGEST_NAMED])
             if value and len(value[0]) >= SHORTEST_MIXED and not _CODE_NAME.fullmatch(value[0]):
                 yield named.start(2), named.start(2) + value.end()
     if "authorization" in lower or "cookie" in lower:
-        yield from ((found.end(1) if found[1] else found.end(2), found.end()) for found in _HEADER.finditer(text))
+        for found in _HEADER.finditer(text):
+            yield found.end(1) if found[1] else found.end(2), found.start() + len(found[0].rstrip("\\"))
 
 
 def tokens_in(text: str) -> Iterator[tuple[int, int]]:

@@ -18,6 +18,7 @@ from sonde.api.launch import RunOptions, budget_of, launch, mask_of, model_names
 from sonde.api.result import Answer
 from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import Opened, open_context, parsed_without
+from sonde.contexts.files.exclusion import Exclusion
 from sonde.core.cancellation import Stop
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.engines.ask import ASK
@@ -35,6 +36,8 @@ def ask(
     tools: Sequence[Callable[..., Any]] = (),
     schema: Schema | None = None,
     code: bool = False,
+    exclude: Sequence[str] = (),
+    gitignore: bool = True,
     citations: bool = True,
     continue_from: str | Path | None = None,
     trust_run: bool = False,
@@ -56,6 +59,8 @@ def ask(
     schema         the form of the value: a pydantic model or a JSON schema
     code           read source code by its symbols (functions, classes, callers) as well as by its lines: of paths, of a text (taken
                    for Python), or of a dict of texts by file name
+    exclude        globs of files and folders to leave out, as in .gitignore: "**/*.test.ts", "vendor/"
+    gitignore      False: read what .gitignore files name, too
     citations      False: the answer needs no citation. One without is recorded and shown as unproved
     continue_from  a run (id, folder or "last") that this question follows up on
     trust_run      let that run name files anywhere, even if it was not made here
@@ -99,6 +104,7 @@ def ask(
         tools=tools,
         schema=schema.model_json_schema() if isinstance(schema, type) else schema,
         code=code,
+        exclusion=Exclusion.of(exclude, gitignore=gitignore),
         citations=citations,
         continue_from=continue_from,
         trust_run=trust_run,
@@ -129,6 +135,7 @@ def question_spec(
     tools: Sequence[Callable[..., Any]] = (),
     schema: Mapping[str, Any] | None = None,
     code: bool = False,
+    exclusion: Exclusion | None = None,
     citations: bool = True,
     continue_from: str | Path | None = None,
     trust_run: bool = False,
@@ -150,7 +157,7 @@ def question_spec(
     clock = options.get("clock") or SystemClock()
     loading = Deadline(clock, budget_of(ASK, settings, options).max_wall_time_sec)
     with ExitStack() as stack:
-        opened = open_context(context, code=code, without=without)
+        opened = open_context(context, code=code, without=without, exclusion=exclusion)
         if source is not None:
             from sonde.api.trace_question import TraceQuestion  # noqa: PLC0415  # loaded only for those who ask about traces
 

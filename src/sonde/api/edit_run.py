@@ -14,6 +14,7 @@ from sonde.api.launch import RunOptions, launch, mask_of, model_names, spec_of
 from sonde.api.result import Edited
 from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import parsed_without
+from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.workspace import (
     PLAIN,
     Approval,
@@ -65,6 +66,8 @@ def edit(
     command_folders: Sequence[str] = (),
     command_read: Sequence[str | Path] = (),
     command_write: Sequence[str | Path] = (),
+    exclude: Sequence[str] = (),
+    gitignore: bool = True,
     continue_from: str | Path | None = None,
     **options: Unpack[RunOptions],
 ) -> Edited:
@@ -76,6 +79,8 @@ def edit(
     commands   commands that the task may run: "=npm test" exactly, "npm test" with any words after it
     command_folders  folders below the root in which those commands may also run
     command_read, command_write  places outside of the workspace that they may also read or write
+    exclude    globs of files and folders that are neither read nor written, as in .gitignore; of a folder, not of a Workspace
+    gitignore  False: list what .gitignore files name, too; by name it can be read in any case
     continue_from  a run (id, folder or "last") to go on from, for example one that a limit has ended
 
     The other keywords are those of `ask`: model, budget, runs_dir and so on.
@@ -96,7 +101,8 @@ def edit(
             raise ConfigError(
                 f"{workspace} is not a folder; give the folder to work in, for example: sonde edit 'TASK' src/"
             )
-        policy = command_policy(settings, commands, command_folders)
+        exclusion = Exclusion.of(exclude, gitignore=gitignore).below(str(root.absolute()))
+        policy = replace(command_policy(settings, commands, command_folders), exclusion=exclusion)
         without = parsed_without("kernel", unsafe=options.get("unsafe", False), without=options.get("without", ""))
         waiting = nullcontext  # only while the user is asked; the work on a plan is the run's time
 
@@ -110,6 +116,7 @@ def edit(
     options["mask"] = continued_mask(continue_from, mask_of(settings, options), settings, options.get("runs_dir"))
     context = WorkspaceContext(workspace, commands=commands, waiting=waiting)
     recipe = {"engine": "edit", "workspace": str(root.absolute()) if root else None, "commands": list(commands)}
+    recipe |= {"gitignore": gitignore, "exclude": list(Exclusion.of(exclude).globs)} if root else {}
     notes = (NOT_CONFINED,) if commands and not confinable() else ()
     spec = spec_of(EDIT, task, context, settings, options)
     if spec.model is None:

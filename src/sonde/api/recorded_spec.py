@@ -14,7 +14,7 @@ from sonde.api.investigations import case_spec
 from sonde.api.launch import RunOptions, model_names, spec_of
 from sonde.api.recorded_run import unmasked
 from sonde.api.settings import Settings
-from sonde.api.sources import Opened, is_there, reopened
+from sonde.api.sources import Opened, is_there, recorded_exclusion, reopened
 from sonde.api.trace_source import ENGINES, case_of
 from sonde.contexts import Context
 from sonde.contexts.workspace import LocalWorkspace, Policy, WorkspaceContext, reject
@@ -112,9 +112,12 @@ def rebuilt(
             if context is None:
                 require_sources([str(root)], within)
             # Nobody is there to approve, so nothing is written or run beyond what is recorded.
-            workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy(), without=without)
+            left_out = recorded_exclusion(recipe)
+            policy = Policy(exclusion=left_out.below(str(Path(root).absolute())))
+            workspace = LocalWorkspace(Path(root), approve=reject, policy=policy, without=without)
             commands = tuple(recipe.get("commands", ()))  # only what the prompt says; the policy allows none
             used = {"workspace": str(Path(root).absolute()), "commands": list(commands)}
+            used |= {"gitignore": left_out.gitignore, "exclude": list(left_out.globs)}
             yield replace(
                 _recorded(
                     started, EDIT, WorkspaceContext(workspace, commands=commands), settings, options=options, used=used

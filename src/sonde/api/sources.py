@@ -15,6 +15,7 @@ from sonde.api.settings import Settings
 from sonde.contexts import Context
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.about import left_out, raw_pages
+from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.files.file_list import expanded
 from sonde.core.canonical import clip
 from sonde.disk import AnyPath
@@ -75,12 +76,14 @@ def open_context(
     rationale_over: int | None = None,
     within: Sequence[AnyPath] = (),
     without: str = "",
+    exclusion: Exclusion | None = None,
 ) -> Opened:
     """One context of everything given; ConfigError if paths were given and nothing in them can be read.
 
     `within`: the paths come from a model or a manifest, and are read only below these folders.
-    `without` is the layer that the parsers of documents may lack.
+    `without` is the layer that the parsers of documents may lack, `exclusion` what to leave out of the paths.
     """
+    exclusion = exclusion or Exclusion()
     if len(given) == 1 and isinstance(given[0], Opened):
         return given[0]
     own: Any = given[0] if len(given) == 1 else None
@@ -110,10 +113,12 @@ def open_context(
         from sonde.contexts.code import CodeContext  # noqa: PLC0415  # parsers are loaded only for those who ask for them
 
         names = names or ["."]
-        context = CodeContext(names, within=within, without=without)
+        context = CodeContext(names, within=within, without=without, exclusion=exclusion)
         files = context.files
     else:
-        context = files = FilesContext(names, rationale_over=rationale_over, within=within, without=without)
+        context = files = FilesContext(
+            names, rationale_over=rationale_over, within=within, without=without, exclusion=exclusion
+        )
     if names:
         _require_text(files, names)
     # A recipe names the same files from any working folder. `/./` marks where a relative path began: tools name files by that part.
@@ -124,7 +129,12 @@ def open_context(
     ]
     return Opened(
         context=context,
-        recipe={"paths": absolute, "code": code},
+        recipe={
+            "paths": absolute,
+            "code": code,
+            "gitignore": exclusion.gitignore,
+            **({"exclude": list(exclusion.globs)} if exclusion.globs else {}),
+        },
         left_out=left_out(files.library.listing) if names else "",
         markup=raw_pages(files.library.listing) if names and not code else 0,
     )
@@ -142,7 +152,13 @@ def reopened(
     own = moved is not None and not (traces and not paths)
     if not own:
         require_sources(paths, within)
-    opened = open_context([moved] if own else paths, code=code, within=() if own else within, without=without)
+    opened = open_context(
+        [moved] if own else paths,
+        code=code,
+        within=() if own else within,
+        without=without,
+        exclusion=recorded_exclusion(recorded),
+    )
     if traces is None:
         yield opened
         return
@@ -151,6 +167,13 @@ def reopened(
     asked = traces_of(traces, settings, within, None if own else moved)
     with asked.opened(opened if own or paths else None) as both:
         yield both
+
+
+def recorded_exclusion(recorded: Mapping[str, Any]) -> Exclusion:
+    """What a recorded run left out. Before .gitignore files counted, recipes did not mention them."""
+    globs: Any = recorded.get("exclude")
+    listed = cast("list[Any]", globs) if isinstance(globs, list) else []
+    return Exclusion(tuple(each for each in listed if isinstance(each, str)), bool(recorded.get("gitignore")))
 
 
 def _require_text(files: FilesContext, names: Sequence[str]) -> None:
@@ -162,7 +185,7 @@ def _require_text(files: FilesContext, names: Sequence[str]) -> None:
     asked, found = ", ".join(names), len(files.library.entries)
     if not found:
         kept = left_out(files.library.listing)
-        raise ConfigError(f"nothing to read in {asked}: no files{f' but {kept}' if kept else ''}")
+        raise ConfigError(f"nothing to read in {asked}: no files{f' but what is skipped: {kept}' if kept else ''}")
     if found == 1:
         raise ConfigError(f"nothing to read in {asked}: {reasons[0].message}")
     raise ConfigError(f"nothing to read in {asked}: none of its {found:,} files is text. {reasons[0].message}")

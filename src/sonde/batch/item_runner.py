@@ -28,6 +28,7 @@ from sonde.batch.folder import BatchFolder, DiskFull, ended_of, started_of
 from sonde.batch.gate import Flights, Gate, LimitedModel
 from sonde.batch.manifest import Item
 from sonde.batch.result import Component, FinishedRun, ItemResult, refused, result_of
+from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.span import time_text
 from sonde.core.events import AnyEvent, Event, RunEnded
@@ -80,7 +81,8 @@ class Order:
     def question(self, item: Item) -> RunSpec:
         """The run of an item that asks."""
         code, paths = bool(item.fields.get("code", False)), [Path(path) for path in item.fields.get("paths", [])]
-        opened = open_context(paths, code=code, within=self.roots)
+        exclusion = Exclusion(tuple(item.fields.get("exclude", ())), bool(item.fields.get("gitignore", True)))
+        opened = open_context(paths, code=code, within=self.roots, exclusion=exclusion)
         return ask_spec(item.fields["question"], opened, self.settings, code=code, schema=item.fields.get("schema"))
 
     def case(self, item: Item) -> Case:

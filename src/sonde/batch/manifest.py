@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from sonde.contexts.files.exclusion import Exclusion
 from sonde.core.canonical import canonical_json, hash_value
 from sonde.errors import ConfigError
 
@@ -25,10 +26,10 @@ MAX_BYTES = 1 << 30  # millions of items
 ENGINES = ("ask", "rca", "compliance", "incident")
 SYNONYMS = {"comply": "compliance"}  # the command's name
 _TEXTS = ("id", "engine", "question", "source", "project", "taxonomy", "controls", "start", "end", "filter", "configs")
-_LISTS = ("paths", "trace_ids")
+_LISTS = ("paths", "exclude", "trace_ids")
 _PLACES = ("paths", "source", "configs", "taxonomy")
 _KNOWN = {
-    "ask": {"id", "engine", "question", "paths", "code", "schema"},
+    "ask": {"id", "engine", "question", "paths", "exclude", "gitignore", "code", "schema"},
     "rca": {"id", "engine", "trace_ids", "source", "project", "taxonomy"},
     "compliance": {"id", "engine", "trace_ids", "source", "project", "controls"},
     "incident": {"id", "engine", "trace_ids", "source", "project", "start", "end", "filter", "configs"},
@@ -146,6 +147,11 @@ def _items(line: bytes, folder: Path) -> list[Item]:
     fields = {key: value for key, value in data.items() if key not in ("id", "engine")}
     if "paths" in fields:
         fields["paths"] = [_placed(path, folder) for path in fields["paths"]]
+    if "exclude" in fields:
+        try:
+            fields["exclude"] = list(Exclusion.of(fields["exclude"], here=folder).globs)
+        except ConfigError as error:
+            raise _NoItem(error.message) from None
     for name in ("source", "configs", "taxonomy"):
         if name in fields and not (
             name == "taxonomy" and re.fullmatch(r"\w+", fields[name])
@@ -188,8 +194,10 @@ def _check(data: Mapping[str, Any]) -> None:
         raise _NoItem("it holds half a character, such as \\ud800, which is no text")
     if "id" not in data:
         raise _NoItem("it has no id")
-    if not isinstance(data.get("code", False), bool) or not isinstance(data.get("schema", {}), dict):
-        raise _NoItem("code must be true or false, and schema an object")
+    if not all(isinstance(data.get(name, False), bool) for name in ("code", "gitignore")):
+        raise _NoItem("code and gitignore must be true or false")
+    if not isinstance(data.get("schema", {}), dict):
+        raise _NoItem("schema must be an object")
     if engine == "ask" and "question" not in data:
         raise _NoItem("an ask needs a question")
     if engine in ("rca", "compliance") and not data.get("trace_ids"):

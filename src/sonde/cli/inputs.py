@@ -23,6 +23,7 @@ from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde.contexts.files import FilesContext
+    from sonde.contexts.files.exclusion import Exclusion
 
 PIECE_BYTES = 1 << 20
 MAX_BYTES = 16 << 20
@@ -36,7 +37,7 @@ SPAN_KEYS = (
 )
 
 
-def sources(words: list[str], *, code: bool = False) -> list[Any]:
+def sources(words: list[str], *, code: bool = False, exclusion: Exclusion | None = None) -> list[Any]:
     """What `sonde.ask` takes as context: the paths, or one context of the paths and standard input."""
     paths = [word for word in words if word != "-"]
     for path in paths:  # an unreadable file would pass for one without an answer
@@ -54,7 +55,7 @@ def sources(words: list[str], *, code: bool = False) -> list[Any]:
         return [Path(path) for path in paths]
     if code:
         raise ConfigError("--code works on files and folders; leave out -")
-    return [_with_stdin(paths)]
+    return [_with_stdin(paths, exclusion)]
 
 
 def looks_like_traces(path: Path) -> bool:
@@ -69,7 +70,7 @@ def looks_like_traces(path: Path) -> bool:
     return all(re.search(key, head, re.IGNORECASE) for key in SPAN_KEYS)
 
 
-def _with_stdin(paths: list[str]) -> FilesContext:
+def _with_stdin(paths: list[str], exclusion: Exclusion | None) -> FilesContext:
     """A context of the paths and standard input, which goes into a temporary file if it is large."""
     from sonde.api.sources import STDIN_NAME
     from sonde.contexts.files import FilesContext
@@ -89,11 +90,11 @@ def _with_stdin(paths: list[str]) -> FilesContext:
     head = "".join(itertools.islice(pieces, IN_MEMORY_PIECES))
     first_of_rest = next(pieces, None)
     if first_of_rest is None:
-        return FilesContext(paths, texts={STDIN_NAME: head})
+        return FilesContext(paths, texts={STDIN_NAME: head}, exclusion=exclusion)
     folder = tempfile.mkdtemp(prefix="sonde-stdin-")
     with Path(folder, STDIN_NAME).open("w", encoding="utf-8", newline="") as file:
         file.writelines(itertools.chain([head, first_of_rest], pieces))
-    context = FilesContext([*paths, str(Path(folder, STDIN_NAME))])
+    context = FilesContext([*paths, str(Path(folder, STDIN_NAME))], exclusion=exclusion)
     weakref.finalize(
         context, shutil.rmtree, folder, ignore_errors=True
     )  # when nobody holds the context, at exit at the latest

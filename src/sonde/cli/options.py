@@ -25,6 +25,7 @@ from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
+    from sonde.contexts.files.exclusion import Exclusion
     from sonde.sandbox.base import Limits
 
 SECTIONS = {
@@ -304,6 +305,25 @@ class InvestigationOptions:
         bool, typer.Option("--unsafe", help="Run code even if the kernel cannot confine it; the record says so.")
     ] = False
     without: Without = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcludeOptions:
+    """Which files are left out."""
+
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB", help="Leave these files or folders out, as in .gitignore: '**/*.test.ts'; repeatable."
+        ),
+    ] = None
+    no_ignore: Annotated[bool, typer.Option("--no-ignore", help="Read what .gitignore files name, too.")] = False
+
+    def exclusion(self) -> Exclusion:
+        """The same for those who list files."""
+        from sonde.contexts.files.exclusion import Exclusion
+
+        return Exclusion.of(self.exclude or (), gitignore=not self.no_ignore)
 
 
 DryRun = Annotated[

@@ -40,6 +40,7 @@ from sonde.api.recorded_run import open_run
 from sonde.api.result import Answer, Investigation, Result
 from sonde.api.settings import Settings
 from sonde.api.sources import open_context
+from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.store import server_of
 from sonde.contexts.workspace.paths import Root
@@ -93,6 +94,11 @@ Paths = Annotated[
         "a source of traces."
     ),
 ]
+Exclude = Annotated[
+    list[str],
+    Field(description="Globs of files and folders to leave out, as in .gitignore: ['**/*.test.ts', 'vendor/']."),
+]
+ReadIgnored = Annotated[bool, Field(description="Read what .gitignore files name, too.")]
 Code = Annotated[
     bool, Field(description="Treat the paths as source code: find functions, classes and callers by name.")
 ]
@@ -186,6 +192,8 @@ class Tools:
         start: From = None,
         end: To = None,
         code: Code = False,
+        exclude: Exclude = [],  # noqa: B006  # pydantic copies it
+        read_ignored: ReadIgnored = False,
         schema: AnswerSchema = None,
         max_iterations: MaxTurns = None,
         max_tokens_total: MaxTokens = None,
@@ -219,7 +227,10 @@ class Tools:
                 )
 
         def work(**hooks: Any) -> Answer:
-            opened = open_context(inside, within=[self._root.path], code=code) if inside or code else None
+            exclusion = Exclusion.of(exclude, gitignore=not read_ignored, here=self._root.path)
+            opened = None
+            if inside or code:
+                opened = open_context(inside, within=[self._root.path], code=code, exclusion=exclusion)
             return ask(
                 question,
                 *([opened] if opened else []),

@@ -14,6 +14,7 @@ import typer
 from sonde.cli.options import (
     BudgetOptions,
     DryRun,
+    ExcludeOptions,
     ModelOptions,
     OutputOptions,
     PlaceOptions,
@@ -30,7 +31,9 @@ from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde import Answer, Result
+    from sonde.api.sources import Opened
     from sonde.cli.foreground_run import RunHooks
+    from sonde.contexts.files.exclusion import Exclusion
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")]
 Paths = Annotated[
@@ -122,6 +125,7 @@ def ask(
     paths: Paths = None,
     *,
     how: AskOptions,
+    leave_out: ExcludeOptions,
     traces: AskedTraces,
     model: ModelOptions,
     budget: BudgetOptions,
@@ -136,9 +140,9 @@ def ask(
     """
     import sonde
     from sonde.api.follow_up import with_earlier_models
-    from sonde.api.sources import open_context, parsed_without
+    from sonde.api.sources import parsed_without
     from sonde.cli.foreground_run import print_way_on, run_with_view
-    from sonde.cli.inputs import looks_like_traces, piped, read_schema, sources
+    from sonde.cli.inputs import piped, read_schema
     from sonde.engines.ask import ASK
 
     settings = settings_of(
@@ -167,25 +171,16 @@ def ask(
             raise ConfigError(f"no data to look at and no model to ask; {_GIVE_A_PATH}")
         if not words and not silent:
             print(f"note: no PATH was given, so the model has no data to look at; {_GIVE_A_PATH}", file=sys.stderr)
-    context = sources(words, code=how.code)
-    if context:
-        lacking = parsed_without(settings.backend, unsafe=how.unsafe, without=how.without)
-        opened = open_context(context, code=how.code, without=lacking)
-        context = [opened]
-        spans = None if silent else next((word for word in words if looks_like_traces(Path(word))), None)
-        if spans is not None:
-            asking_them = f"--source {shlex.quote(spans)} asks about them"
-            print(printable(f"note: {spans} looks like traces; {asking_them}"), file=sys.stderr)
-        if opened.left_out and not silent:
-            print(printable(f"skipped: {opened.left_out}"), file=sys.stderr)
-        if opened.markup and not silent:
-            pages = (
-                f"{plural(opened.markup, 'web page')} in a git repository {'is' if opened.markup == 1 else 'are'} read"
-            )
-            print(f"note: {pages} with the markup; a copy outside of it is read as text", file=sys.stderr)
+    exclusion = leave_out.exclusion()
+    lacking = parsed_without(settings.backend, unsafe=how.unsafe, without=how.without)
+    context = _opened(words, exclusion, code=how.code, without=lacking, silent=silent)
+    if not context and not how.code and (leave_out.exclude or leave_out.no_ignore):
+        raise ConfigError("--exclude and --no-ignore are about files: give a PATH, too")
     asking: dict[str, Any] = {
         "code": how.code,
         "schema": schema,
+        "exclude": leave_out.exclude or (),
+        "gitignore": not leave_out.no_ignore,
         "citations": not how.no_citations,
         "continue_from": how.continue_from,
         "trust_run": how.trust_run,
@@ -200,6 +195,8 @@ def ask(
         from sonde.api.estimate import estimate
         from sonde.cli.foreground_run import print_estimate
 
+        del asking["exclude"], asking["gitignore"]
+        asking["exclusion"] = exclusion
         with question_spec(
             question, context, settings, {"unsafe": how.unsafe, "without": how.without}, **asking
         ) as spec:
@@ -215,3 +212,27 @@ def ask(
         print_way_on(answer, typed.find_root().obj, settings.budget(ASK.budget, ASK.maxima), ASK.maxima)
 
     return run_with_view(output, settings, start, roots=roots, way_on=way_on)
+
+
+def _opened(words: list[str], exclusion: Exclusion, *, code: bool, without: str, silent: bool) -> list[Opened]:
+    """The context of the typed paths, if there are any. Says what is not read, or read in a way that may surprise."""
+    from sonde.api.sources import open_context
+    from sonde.cli.inputs import looks_like_traces, sources
+
+    context = sources(words, code=code, exclusion=exclusion)
+    if not context:
+        return []
+    opened = open_context(context, code=code, without=without, exclusion=exclusion)
+    notes: list[str] = []
+    if (spans := next((word for word in words if looks_like_traces(Path(word))), None)) is not None:
+        notes.append(f"note: {spans} looks like traces; --source {shlex.quote(spans)} asks about them")
+    if opened.left_out:
+        notes.append(f"skipped: {opened.left_out}")
+    if lacking := getattr(opened.context, "lacking", ""):
+        notes.append(f"note: {lacking}")
+    if opened.markup:
+        pages = f"{plural(opened.markup, 'web page')} in a git repository {'is' if opened.markup == 1 else 'are'} read"
+        notes.append(f"note: {pages} with the markup; a copy outside of it is read as text")
+    for note in () if silent else notes:
+        print(printable(note), file=sys.stderr)
+    return [opened]

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from sonde.contexts import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.code.finder import Finder, FoundSymbol
 from sonde.contexts.code.outline import chunks, outline
-from sonde.contexts.code.symbols import language_of
+from sonde.contexts.code.symbols import lacking_parser, language_of
 from sonde.contexts.files import FilesContext
+from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.files.text import read_lines
 from sonde.core.canonical import clip, plural
 from sonde.core.deadline import Clock
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _LISTED = 20
 _TEXT = 200
 _COUNTED_BYTES = 5_000_000
+_EXTRA = "pip install 'sonde-rlm[code]' finds them"
+_LACKING = "the parser of its language is not installed; nav_search, grep and read_file work on its text"
 _DEFINITION = r"^\s*(?:async\s+def|def|class|export|func|fn|pub fn|public|module)\s+\w"
 
 
@@ -47,6 +50,7 @@ class CodeContext:
         clock: Clock | None = None,
         within: Sequence[AnyPath] = (),
         without: str = "",
+        exclusion: Exclusion | None = None,
     ) -> None:
         """`without` is the layer that the parsers of files may lack."""
         self.files = FilesContext(
@@ -57,6 +61,7 @@ class CodeContext:
             within=within,
             without=without,
             source=True,
+            exclusion=exclusion,
         )
         self._finder = Finder(self.files)
 
@@ -112,6 +117,13 @@ class CodeContext:
     def fingerprint(self) -> str:
         """A hash of the data."""
         return self.files.fingerprint()
+
+    @property
+    def lacking(self) -> str:
+        """The files that have no symbols because the extra `code` is not installed; empty if there are none."""
+        languages = Counter(language_of(entry.path) for entry in self._finder.sources)
+        shown = [f"{language} {count:,}" for language, count in languages.most_common() if lacking_parser(language)]
+        return f"files without symbols: {', '.join(shown)} ({_EXTRA})" if shown else ""
 
     def nav_info(self) -> SeenFields:
         """Size and kind of the code: {total_chars, total_lines, estimated_tokens, language, symbol_count, source_path},
@@ -172,6 +184,8 @@ class CodeContext:
                 )
         found = self._finder.find(scope)
         first = self._only(found, scope)
+        if lacking_parser(language_of(first.path)):
+            raise ToolFault(f"the symbols of {first.path} are not known: {_LACKING}")
         inside = self._finder.parsed(first.path).members(first.symbol.name if first.symbol else "")
         return Observed([symbol.signature for symbol in inside])
 
@@ -217,6 +231,7 @@ class CodeContext:
         if found:
             known = [self._finder.qualified(f.path, f.symbol.name) if f.symbol else f.path for f in found[:_LISTED]]
             raise ToolFault(f"{shown} is defined {len(found)} times; name one: {', '.join(known)}")
+        lacking = f" (there are {self.lacking}: {_LACKING})" if self.lacking else ""
         wanted = name.rpartition(":")[2].rpartition(".")[2].lower()
         finder = self._finder
         symbols = ((path, each) for path, parsed in finder.every(finder.sources) for each in parsed.symbols)
@@ -225,6 +240,8 @@ class CodeContext:
         ranked = [*like, *(pair for pair in every if pair not in like)] if len(like) < _LISTED else like
         known = [self._finder.qualified(path, each.name) for path, each in ranked[:_LISTED]]
         if not known:
-            raise ToolFault(f"nothing here is called {shown}. There are no symbols here; read_file shows the text.")
+            raise ToolFault(
+                f"nothing here is called {shown}. There are no symbols here; read_file shows the text.{lacking}"
+            )
         hint = "Call nav_ls() first to list what is there, or use one of these symbols"
-        raise ToolFault(f"nothing here is called {shown}. {hint}: {', '.join(known)}")
+        raise ToolFault(f"nothing here is called {shown}. {hint}: {', '.join(known)}{lacking}")

@@ -6,6 +6,7 @@ what is found here can be cited there. A file that cannot be parsed has no symbo
 
 from __future__ import annotations
 
+import importlib.util
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,6 +76,12 @@ class Parsed:
 def language_of(path: str) -> str:
     """The language of a file by its suffix; empty if unknown."""
     return _LANGUAGES.get(posixpath.splitext(path)[1].lower(), "")
+
+
+def lacking_parser(language: str) -> bool:
+    """Whether the extra `code`, which has the parser of this language, is not installed. Python needs none."""
+    package = f"tree_sitter_{'typescript' if language == 'tsx' else language}"
+    return language not in ("", "python") and not all(map(importlib.util.find_spec, ("tree_sitter", package)))
 
 
 def parse(sources: Sequence[tuple[str, str]], *, without: str = "") -> list[Parsed]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sonde.contexts import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.files.about import describe, first_lines, outline, shown_name, whole_text
 from sonde.contexts.files.bm25 import words_of
+from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.files.grep import COUNTED, compile_pattern, grep_files
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.search import Search
@@ -53,10 +54,13 @@ class FilesContext:
         within: Sequence[AnyPath] = (),
         without: str = "",
         source: bool = False,
+        exclusion: Exclusion | None = None,
     ) -> None:
-        """`without` is the layer that the parsers of documents may lack; `source` shows the markup of web pages."""
+        """`without` is the layer that the parsers of documents may lack; `source` shows the markup of web pages. `exclusion` is what to
+        leave out; None: what .gitignore files name.
+        """
         named = [sources] if isinstance(sources, (str, Path)) else list(sources)
-        self.library = Library(named, texts or {}, within, without=without, source=source)
+        self.library = Library(named, texts or {}, within, without=without, source=source, exclusion=exclusion)
         self._rationale_over = rationale_over
         self._clock = clock or SystemClock()
         self._cache_dir = cache_dir

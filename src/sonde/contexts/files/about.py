@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, cast
 
+from sonde.contexts.files.exclusion import EXCLUDED, IGNORED
 from sonde.contexts.files.file_list import Entry, Listing
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.text import OFFICE_KINDS, PAGE_SUFFIXES, Unreadable, in_repository, is_installed
@@ -198,7 +199,19 @@ def left_out(listing: Listing) -> str:
     zsts = sum(entry.path.lower().endswith(".zst") for entry in listing.texts)
     if zsts and not any(map(importlib.util.find_spec, ("zstandard", "compression"))):
         kinds.append(f"{zsts:,} zst (pip install zstandard)")
-    others = Counter(why for why in listing.refused.values() if "secret" not in why)
+    for reason, way_on in ((IGNORED, "; --no-ignore reads them"), (EXCLUDED, "")):
+        hidden = [shown_name(path) for path, why in listing.refused.items() if why == reason]
+        folders = sum(path.endswith("/") for path in hidden)
+        counts = [(folders, "folder"), (len(hidden) - folders, "file")]
+        counted = " and ".join(plural(count, what) for count, what in counts if count)
+        named = ", ".join(sorted(hidden)[:3]) + (", …" if len(hidden) > 3 else "")
+        kinds += [f"{counted} {reason} ({named}{way_on})"] if hidden else []
+    if listing.skipped:
+        named = ", ".join(
+            f"{name} ({count:,})" if count > 1 else name for name, count in sorted(listing.skipped.items())
+        )
+        kinds.append(f"{'folder' if listing.skipped.total() == 1 else 'folders'} {named}")
+    others = Counter(why for why in listing.refused.values() if "secret" not in why and why not in (IGNORED, EXCLUDED))
     kinds += [f"{count:,} × {why}" for why, count in others.items()]
     return ", ".join(kinds)
 

@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from sonde.contexts.files.exclusion import COSTLY, EXCLUDED, GITIGNORE, IGNORED, Chain, Exclusion, Judge
 from sonde.disk import AnyPath, NotPlain, below, root_of, secret_reason
 from sonde.errors import ConfigError
 
@@ -118,8 +119,10 @@ class _SourcePath(NamedTuple):
     matched: str = ""
 
 
-def list_sources(sources: Iterable[str | Path], within: Sequence[AnyPath] = ()) -> Listing:
-    """Everything below the given files, folders and globs; ConfigError if one matches nothing.
+def list_sources(
+    sources: Iterable[str | Path], within: Sequence[AnyPath] = (), exclusion: Exclusion | None = None
+) -> Listing:
+    """Everything below the given files, folders and globs but what is excluded; ConfigError if one matches nothing.
 
     `within`: not the user named the sources. Then each must lie in one of these folders and may be read as if a walk had found it there.
     """
@@ -151,14 +154,23 @@ def list_sources(sources: Iterable[str | Path], within: Sequence[AnyPath] = ()) 
             found[_SourcePath(match, os.path.realpath(match), base, matched=os.path.relpath(match, top))] = None
     if within:
         found = {_judged(place, within): None for place in found if not _is_skipped(listing, place)}
+    judge = Judge(exclusion or Exclusion())
     folders = {place: None for place in found if place.base is None and Path(place.real).is_dir()}
     for place in (place for place in found if place not in folders):
         name = _label(place) if len(found) > 1 else _shown(Path(place.path).name)
-        _take(listing, place, name) if place.base is None else _find(listing, place, name)
+        inside = Path(place.path).name if place.base is None else os.path.relpath(place.path, place.base)
+        if judge.excludes(inside, str(Path(place.path).absolute())):
+            listing.refused[name] = EXCLUDED
+        else:
+            _take(listing, place, name) if place.base is None else _find(listing, place, name, judge)
     for listing.source, place in enumerate(folders, start=1):
         label = _label(place) if len(found) > 1 else ""
+        if judge.excludes(Path(place.real).name, str(Path(place.path).absolute()), folder=True):
+            listing.refused[f"{label or Path(place.real).name}/"] = EXCLUDED
+            continue
         listing.roots.append(place.real)
-        _walk(listing, place.real, f"{label}/" if label else "")
+        _walk(listing, place, f"{label}/" if label else "", judge)
+    listing.refused |= {_shown(file) if file != COSTLY else GITIGNORE: COSTLY for file in judge.costly}
     listing.entries = dict(sorted(listing.entries.items()))
     return listing
 
@@ -283,12 +295,14 @@ def _take(listing: Listing, place: _SourcePath, name: str) -> None:
     listing.add(name, len(text), 0, "")
 
 
-def _find(listing: Listing, place: _SourcePath, name: str) -> None:
+def _find(listing: Listing, place: _SourcePath, name: str, judge: Judge) -> None:
     """A file that a glob brings, judged like one in a folder: the glob itself follows symlinks to anywhere."""
     base, folder = place.base or ".", Path(place.path).parent
     root = os.path.realpath(base)
     if os.path.realpath(folder) != os.path.normpath(Path(root) / os.path.relpath(folder, base)):
         listing.refused[name] = "a symlink to a folder leads to it"
+    elif judge.ignores_below(root, os.path.normpath(Path(root) / os.path.relpath(place.path, base))):
+        listing.refused[name] = IGNORED
     elif Path(place.path).is_symlink():
         _follow(listing, place.path, name, root)
     elif not Path(place.path).is_file():
@@ -301,27 +315,39 @@ def _find(listing: Listing, place: _SourcePath, name: str) -> None:
         _note(listing, Path(root, os.path.relpath(place.path, base)), name)
 
 
-def _walk(listing: Listing, root: str, prefix: str) -> None:
-    folders = [(root, prefix)]
+def _walk(listing: Listing, place: _SourcePath, prefix: str, judge: Judge) -> None:
+    root, absolute = place.real, str(Path(place.path).absolute())
+    folders: list[tuple[str, str, Chain]] = [(root, prefix, judge.top(root))]
     while folders:
-        folder, shown = folders.pop()
+        folder, shown, chain = folders.pop()
         try:
             with os.scandir(folder) as items:
                 for item in items:
                     name = shown + _shown(item.name)
-                    if item.is_symlink():
-                        _follow(listing, item.path, name, root)
-                    elif not item.is_dir(follow_symlinks=False):
-                        if item.is_file(follow_symlinks=False):
-                            _note(listing, item, name)
-                        else:
-                            listing.refused[name] = NO_FILE
-                    elif item.name in SKIPPED_FOLDERS:
+                    is_folder = item.is_dir(follow_symlinks=False)
+                    if is_folder and item.name in SKIPPED_FOLDERS:
                         listing.skipped[item.name] += 1
+                    elif reason := _left_out(item.path, root, absolute, chain, judge, folder=is_folder):
+                        listing.refused[f"{name}/" if is_folder else name] = reason
+                    elif item.is_symlink():
+                        _follow(listing, item.path, name, root)
+                    elif is_folder:
+                        folders.append((item.path, f"{name}/", judge.enter(item.path, chain)))
+                    elif item.is_file(follow_symlinks=False):
+                        _note(listing, item, name)
                     else:
-                        folders.append((item.path, f"{name}/"))
+                        listing.refused[name] = NO_FILE
         except OSError as error:
             listing.refused[shown or "."] = error.strerror or "unreadable"
+
+
+def _left_out(path: str, root: str, absolute: str, chain: Chain, judge: Judge, *, folder: bool) -> str:
+    """Why the user or a .gitignore leaves out what a walk has found; empty if neither does."""
+    if judge.exclusion.globs:
+        inside = _shown(os.path.relpath(path, root))
+        if judge.excludes(inside, f"{absolute.rstrip('/')}/{inside}", folder=folder):
+            return EXCLUDED
+    return IGNORED if chain and judge.ignores(path, chain, folder=folder) else ""
 
 
 def _note(listing: Listing, item: os.DirEntry[str] | Path, name: str) -> None:

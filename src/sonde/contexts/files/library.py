@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from sonde.contexts.files.exclusion import EXCLUDED, Exclusion, Judge
 from sonde.contexts.files.file_list import ARCHIVES, SKIPPED_FOLDERS, Entry, Listing, list_sources
 from sonde.contexts.files.text import (
     BLOCK,
@@ -58,8 +59,10 @@ class Library:
         *,
         without: str = "",
         source: bool = False,
+        exclusion: Exclusion | None = None,
     ) -> None:
         """`without` is the layer that the parsers of documents may lack; `source` shows the markup of web pages."""
+        self._exclusion = exclusion or Exclusion()
         self.without = without
         self._source = source
         self.left_out: dict[str, str] = {}
@@ -244,7 +247,7 @@ class Library:
 
     def _list(self) -> Listing:
         """Walk the folders; a library of other files overrides this."""
-        listing = list_sources(self._sources, self._within) if self._sources else Listing()
+        listing = list_sources(self._sources, self._within, self._exclusion) if self._sources else Listing()
         self._list_members(listing)
         for name, data in self._texts.items():
             listing.add(name, len(data), 0, "")
@@ -253,6 +256,7 @@ class Library:
 
     def _list_members(self, listing: Listing) -> None:
         """Put the members of each archive in its place. They are judged by their names like files in a folder."""
+        judge = Judge(self._exclusion)
         packed = [entry for entry in listing.entries.values() if entry.real.lower().endswith(ARCHIVES)]
         unpacked_bytes = 0
         for number, entry in enumerate(packed):
@@ -276,6 +280,8 @@ class Library:
                 path = f"{entry.path}/{name}"
                 if skipped := SKIPPED_FOLDERS.intersection(name.split("/")[:-1]):
                     listing.skipped.update(skipped)
+                elif judge.excludes(name):
+                    listing.refused[path] = EXCLUDED
                 elif secret := secret_reason(name):
                     listing.refused[path] = secret
                 else:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from sonde.contexts.files.exclusion import Judge
 from sonde.contexts.files.text import OFFICE_KINDS, SAMPLE, Unreadable, document_text
 from sonde.contexts.workspace import git
 from sonde.contexts.workspace.base import (
@@ -82,13 +83,23 @@ class LocalWorkspace:
             raise PathRefused(f"{root} is not a folder of the workspace; list_files() shows everything") from None
 
     def _walk(self, top: int, path: str) -> Iterator[str]:
+        judge, root = Judge(self.policy.exclusion), str(self.root.path)
+
+        def shown(prefix: Path, name: str, *, folder: bool) -> bool:
+            inside = (prefix / name).as_posix()
+            return (
+                self.policy.listed(name)
+                and not judge.excludes(inside, inside, folder=folder)
+                and not judge.ignores_below(root, f"{root}/{inside}", folder=folder)
+            )
+
         left = MAX_FILES
         for below, folders, names, here in os.fwalk(".", dir_fd=top):
             prefix = Path(path, below)
             deep = len(prefix.parts) >= DEEPEST  # what lies deeper has no path that we take
-            folders[:] = [] if deep else sorted(name for name in folders if self.policy.listed(name))
+            folders[:] = [] if deep else sorted(name for name in folders if shown(prefix, name, folder=True))
             for name in sorted(names):
-                if self.policy.listed(name) and not _is_link(name, here):
+                if shown(prefix, name, folder=False) and not _is_link(name, here):
                     left -= 1
                     yield (prefix / name).as_posix()
                 if left == 0:

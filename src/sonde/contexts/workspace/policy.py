@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import pairwise
 
+from sonde.contexts.files.exclusion import Exclusion, Judge
 from sonde.contexts.workspace import git
 from sonde.contexts.workspace.base import PathRefused
 from sonde.contexts.workspace.text import HIDDEN
@@ -102,6 +103,9 @@ class Policy:
     deny: tuple[str, ...] = SECRETS
     deny_write: tuple[str, ...] = STARTS_PROGRAMS
     skip: tuple[str, ...] = SKIPPED  # left out of listings and searches, but readable by name
+    exclusion: Exclusion = field(
+        default_factory=Exclusion
+    )  # of globs from the root; what .gitignore files name is left out like `skip`
     commands: tuple[str, ...] = ()
     command_folders: tuple[
         str, ...
@@ -114,6 +118,8 @@ class Policy:
         """Raise where the path is protected."""
         if self._protects(path):
             raise PathRefused(f"{path} is protected (secrets and version control are never read or written)")
+        if self.exclusion.globs and Judge(self.exclusion).excludes(path, path):
+            raise PathRefused(f"{path} is not read or written: the user has excluded it")
 
     def check_write(self, path: str) -> None:
         """Raise where the path is protected or could start a program in an editor."""

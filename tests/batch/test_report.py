@@ -72,7 +72,8 @@ def test_the_report_counts_what_is_there(tmp_path: Path) -> None:
     assert sum(report["judges"].values()) == 2  # nobody judged what failed
     assert report["labels"] == {"tool_failure": 2}
     assert report["cost_usd"] == {"total": 0.06, "median": 0.02, "p95": 0.03, "max": 0.03}
-    assert report["failures"] == [{"code": "MODEL_OUTPUT_INVALID", "count": 1, "message": EVIL, "items": ["i3"]}]
+    failure = {"code": "MODEL_OUTPUT_INVALID", "count": 1, "message": EVIL, "items": ["i3"], "messages": [EVIL]}
+    assert report["failures"] == [failure]
     assert report["issues"]["states"] == {"new": 1}
     text = markdown(report)
     assert "3 of 5 items finished; 2 left" in text

@@ -167,7 +167,7 @@ def test_secrets_links_devices_and_archives_in_an_archive_are_left_out_and_told_
 
     assert call(context, "list_files").result == ["a.tar/a.txt"]
     assert left_out(context.library.listing) == (
-        "2 secrets (.env, id_rsa), 2 × a link or device in an archive, 1 × an archive in an archive"
+        "2 secrets (.env, id_rsa), folder node_modules, 2 × a link or device in an archive, 1 × an archive in an archive"
     )
 
 

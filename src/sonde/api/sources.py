@@ -185,7 +185,7 @@ def _require_text(files: FilesContext, names: Sequence[str]) -> None:
     asked, found = ", ".join(names), len(files.library.entries)
     if not found:
         kept = left_out(files.library.listing)
-        raise ConfigError(f"nothing to read in {asked}: no files{f' but what is skipped: {kept}' if kept else ''}")
+        raise ConfigError(f"nothing to read in {asked}: no files{f' but {kept}' if kept else ''}")
     if found == 1:
         raise ConfigError(f"nothing to read in {asked}: {reasons[0].message}")
     raise ConfigError(f"nothing to read in {asked}: none of its {found:,} files is text. {reasons[0].message}")

@@ -4,6 +4,7 @@
     BATCH/items/KEY/         the run folder of each item       BATCH/report.*        written at the end
     BATCH/issues.json        failures grouped                  BATCH/workers.log     what workers had to say
     BATCH/cache/             indexes of trace files, if the user has no home for them
+    BATCH/attempts.jsonl     results that later ones have replaced: failed attempts, items of an earlier manifest
 
 `results.jsonl` is a view that saves reading ten thousand journals; the journal judges what is not in it. Nothing here deletes.
 """
@@ -32,6 +33,7 @@ from sonde.runs.rundir import JOURNAL, NoSuchRun, RunDir, write_atomically
 
 MANIFEST = "manifest.jsonl"
 RESULTS = "results.jsonl"
+ATTEMPTS = "attempts.jsonl"
 MAX_LINE = 16 * 1024 * 1024
 _decode = msgspec.json.Decoder(ItemResult)
 
@@ -86,26 +88,34 @@ class BatchFolder:
         write_atomically(self.path / MANIFEST, "".join(f"{item.line()}\n" for item in items).encode())
 
     def finished(self) -> dict[str, ItemResult]:
-        """The last line of results.jsonl for each item, by key."""
+        """The last result of each item, by key."""
         return {result.key: result for result in self.all_results()}
 
     def all_results(self) -> list[ItemResult]:
-        """Every line of results.jsonl, also those of failed attempts; a torn last line counts as not written."""
+        """Every result, replaced ones first; a torn last line counts as not written."""
         found: list[ItemResult] = []
-        try:
-            with open_plain(self.results) as file:
-                for line in iter(lambda: file.readline(MAX_LINE), b""):
-                    if len(line) == MAX_LINE:
-                        raise ConfigError(
-                            f"{self.results} has a line that is too long for a result; move the file away"
-                        )
-                    with contextlib.suppress(msgspec.DecodeError, RecursionError):
-                        found.append(_decode.decode(line))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise ConfigError(f"{self.results} cannot be read: {error.strerror}") from None
+        for path in (self.path / ATTEMPTS, self.results):
+            try:
+                with open_plain(path) as file:
+                    for line in iter(lambda: file.readline(MAX_LINE), b""):  # called before the next turn
+                        if len(line) == MAX_LINE:
+                            raise ConfigError(f"{path} has a line that is too long for a result; move the file away")
+                        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                            found.append(_decode.decode(line))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
         return found
+
+    def keep_latest(self, results: Sequence[ItemResult]) -> None:
+        """One line per item in results.jsonl, these; the lines that they replace go to attempts.jsonl, where their cost still counts."""
+        latest = {result.key: result for result in results}
+        replaced = {msgspec.json.encode(each): None for each in self.all_results() if latest.get(each.key) != each}
+        if replaced:
+            write_atomically(self.path / ATTEMPTS, b"".join(line + b"\n" for line in replaced))
+            lines = (msgspec.json.encode(each) for each in latest.values())
+            write_atomically(self.results, b"".join(line + b"\n" for line in lines))
 
     def spent(self, item: Item, attempt: int) -> float:
         """The cost of an item's run by its journal; 0 if that is missing or unreadable."""

@@ -38,6 +38,13 @@ a{color:var(--bar)}.bar{fill:var(--bar)}.succeeded{fill:var(--good)}.partial{fil
 """
 
 
+def finished_words(report: Mapping[str, Any]) -> str:
+    """How many items are finished; refused ones could not even be started."""
+    refused = report["statuses"].get("refused", 0)
+    could_not = f", {refused:,} could not be started" if refused else ""
+    return f"{report['finished'] - refused:,} of {plural(report['items'], 'item')} finished{could_not}"
+
+
 def render(report: Mapping[str, Any], results: Sequence[ItemResult]) -> str:
     """The page."""
     finished = [result for result in results if result.status != "refused"]
@@ -52,7 +59,7 @@ def render(report: Mapping[str, Any], results: Sequence[ItemResult]) -> str:
         bars("Labels", report["labels"]),
     ]
     left = f"; {report['left']:,} left, stopped because {report['stopped']}" if report["left"] else ""
-    said = f"{report['finished']:,} of {plural(report['items'], 'item')} finished{left}"
+    said = f"{finished_words(report)}{left}"
     rate = report["items_per_second"]
     tiles = [
         ("cost", "unknown" if report["unpriced"] else f"${report['cost_usd']['total']:.4f}"),

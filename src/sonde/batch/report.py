@@ -18,7 +18,7 @@ import msgspec
 from sonde.batch.driver import BatchOutcome
 from sonde.batch.folder import DiskFull
 from sonde.batch.issues import ISSUES, Issue, IssueFile
-from sonde.batch.page import SIGNS, render
+from sonde.batch.page import SIGNS, finished_words, render
 from sonde.batch.result import ItemResult, run_path
 from sonde.core.canonical import plural
 from sonde.core.markdown_safety import written_out
@@ -57,7 +57,13 @@ def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, 
         "engines": dict(Counter(result.engine for result in results).most_common()),
         "labels": dict(Counter(result.label for result in results if result.label).most_common()),
         "failures": [
-            {"code": code, "count": len(group), "message": group[0].message, "items": [each.id for each in group[:TOP]]}
+            {
+                "code": code,
+                "count": len(group),
+                "message": group[0].message,
+                "items": [each.id for each in group[:TOP]],
+                "messages": [each.message for each in group[:TOP]],
+            }
             for code, group in sorted(failed.items(), key=lambda pair: (-len(pair[1]), pair[0]))
         ],
         "answers": [
@@ -134,7 +140,7 @@ def markdown(report: dict[str, Any]) -> str:
     head = [
         f"# Batch {report['batch']}",
         "",
-        f"- {report['finished']:,} of {plural(report['items'], 'item')} finished{left}",
+        f"- {finished_words(report)}{left}",
         f"- {_counted(report['statuses'])}; judged by {_counted(report['judges']) if report['judges'] else 'nobody'}",
         f"- {paid}{besides}",
         f"- {plural(report['tokens_in'] + report['tokens_out'], 'token')} in {plural(report['model_calls'], 'model call')}",
@@ -147,7 +153,7 @@ def markdown(report: dict[str, Any]) -> str:
     broken = [f"- line {line['line']}: {inline(line['reason'])}" for line in report["broken_lines"]]
     labels = [f"- {inline(label)}: {count:,}" for label, count in report["labels"].items()]
     failures = [
-        f"- {each['code']}: {each['count']:,}, such as {_names(each['items'][:3])} ({inline(each['message'])})"
+        f"- {each['code']}: {each['count']:,}, such as {_with_reasons(each['items'][:3], each['messages'][:3])}"
         for each in report["failures"]
     ]
     issues = [
@@ -207,6 +213,14 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "nothing"
 
 
+def _with_reasons(ids: Sequence[str], reasons: Sequence[str]) -> str:
+    """Items, each with its own reason; those with the same one stand together."""
+    alike: dict[str, list[str]] = {}
+    for each, reason in zip(ids, reasons, strict=True):
+        alike.setdefault(reason, []).append(each)
+    return "; ".join(f"{_names(group)} ({inline(reason)})" for reason, group in alike.items())
+
+
 def _names(ids: Sequence[str]) -> str:
     return ", ".join(inline(each, 100) for each in ids)
 
@@ -224,6 +238,7 @@ def write_report(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> tuple[d
         write_atomically(folder / "report.md", written_out(markdown(report)).encode("utf-8", "backslashreplace"))
         write_atomically(folder / "report.html", page.encode("utf-8", "backslashreplace"))
         write_atomically(folder / ISSUES, pretty_json(msgspec.to_builtins(IssueFile(issues=list(issues)))))
+        outcome.folder.keep_latest(outcome.results)
         skipped = write_parquet(folder / "results.parquet", outcome.results)
     except OSError as error:
         why = error.strerror or str(error)

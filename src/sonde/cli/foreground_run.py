@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypedDict
 from sonde.api.keys import KEYS
 from sonde.cli.interrupt import soft_stop
 from sonde.cli.live import OnText, View, open_view
-from sonde.cli.options import OutputOptions
+from sonde.cli.options import EndOptions, OutputOptions
 from sonde.cli.text import escaped_json, link, links_shown, one_line, printable, printable_lines
 from sonde.core.canonical import plural, shown_cost
 from sonde.core.events import Event
@@ -44,7 +44,7 @@ class RunHooks(TypedDict):
 
 
 def run_with_view(
-    output: OutputOptions,
+    output: EndOptions,
     settings: Settings,
     start: Callable[[RunHooks], Result],
     *,
@@ -61,11 +61,11 @@ def run_with_view(
     print_answer(answer, output, roots)
     if way_on is not None and not silent:
         way_on(answer)
-    return cancel.exit_code(1 if answer.status == "failed" else 0)
+    return cancel.exit_code(output.exit_code([answer.status]))
 
 
 def investigate_each(
-    output: OutputOptions, settings: Settings, starts: Sequence[Callable[[RunHooks], Investigation]]
+    output: EndOptions, settings: Settings, starts: Sequence[Callable[[RunHooks], Investigation]]
 ) -> int:
     """Run investigations one after the other and print each report when it is there; the worst exit code.
 
@@ -88,7 +88,7 @@ def investigate_each(
                 break
     if refused:
         raise UsageError("; ".join(dict.fromkeys(refused)))
-    return cancel.exit_code(1 if any(each.status == "failed" for each in found) else 0)
+    return cancel.exit_code(output.exit_code(each.status for each in found))
 
 
 def print_model_line(settings: Settings, line: str | None = None) -> None:

@@ -12,10 +12,10 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -69,6 +69,7 @@ def filled(text: str) -> str:
     return text
 
 
+FAILING = 3  # the exit code of --fail-on
 PRICE = "US dollars per million tokens read/written[/cached], e.g. 0.5/1.5, for a model that no list knows."
 
 
@@ -235,6 +236,20 @@ class OutputOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndOptions(OutputOptions):
+    """What is printed, and what counts as a failure."""
+
+    fail_on: Annotated[
+        Literal["partial"] | None, typer.Option(metavar="partial", help="Exit code 3 if the outcome is only partial.")
+    ] = None
+
+    def exit_code(self, statuses: Iterable[str]) -> int:
+        """The exit code of runs that ended so."""
+        ended = set(map(str, statuses))
+        return 1 if "failed" in ended else FAILING if self.fail_on is not None and "partial" in ended else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOptions:
     """Which traces."""
 
@@ -333,7 +348,7 @@ DryRun = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOptions(OutputOptions):
+class ReportOptions(EndOptions):
     """What is printed."""
 
     json: Annotated[

@@ -14,9 +14,9 @@ import typer
 from sonde.cli.options import (
     BudgetOptions,
     DryRun,
+    EndOptions,
     ExcludeOptions,
     ModelOptions,
-    OutputOptions,
     PlaceOptions,
     TrustRun,
     WindowOptions,
@@ -130,7 +130,7 @@ def ask(
     model: ModelOptions,
     budget: BudgetOptions,
     place: PlaceOptions,
-    output: OutputOptions,
+    output: EndOptions,
 ) -> int:
     """Answer a question over files or traces; every citation is proved.
 

@@ -17,8 +17,8 @@ import typer
 from sonde.cli.options import (
     BudgetOptions,
     DryRun,
+    EndOptions,
     ModelOptions,
-    OutputOptions,
     PlaceOptions,
     filled,
     settings_of,
@@ -103,7 +103,7 @@ def batch(
     model: ModelOptions,
     budget: ItemBudget,
     place: PlaceOptions,
-    output: OutputOptions,
+    output: EndOptions,
 ) -> int:
     """Run many asks or investigations, and pay for no recorded reply twice.
 
@@ -158,11 +158,12 @@ def batch(
         outcome = run_batch(items, folder, settings, options, cancel=cancel, on_progress=show)
     issues = compare(group(outcome.results), earlier, complete=not outcome.left)
     report, skipped = write_report(outcome, issues)
+    ended = output.exit_code(each.status for each in outcome.results) if outcome.complete else 1
     if output.json:
         sys.stdout.write(
             escaped_json(pretty_json({**report, "folder": str(outcome.folder.path), "skipped": skipped}).decode())
         )
-        return cancel.exit_code(0 if outcome.complete else 1)
+        return cancel.exit_code(ended)
     sys.stdout.write(printable_lines(markdown(report)))
     if outcome.stopped:
         again = "the same command"
@@ -177,7 +178,7 @@ def batch(
         page = outcome.folder.path / "report.html"
         shown = printable(str(page))
         print(f"report: {link(shown, page, 0) if links_shown(sys.stderr) else shown}", file=sys.stderr)
-    return cancel.exit_code(0 if outcome.complete else 1)
+    return cancel.exit_code(ended)
 
 
 def _items(

@@ -9,9 +9,9 @@ import typer
 from sonde.cli.options import (
     AllowedAgain,
     BudgetOptions,
+    EndOptions,
     GivenAgain,
     ModelOptions,
-    OutputOptions,
     PlaceOptions,
     RunName,
     settings_of,
@@ -36,7 +36,7 @@ def branch(
     budget: BudgetOptions,
     model: ModelOptions,
     place: PlaceOptions,
-    output: OutputOptions,
+    output: EndOptions,
 ) -> int:
     """Take a run another way from turn K.
 

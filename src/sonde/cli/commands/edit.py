@@ -12,9 +12,9 @@ import typer
 from sonde.cli.options import (
     BudgetOptions,
     CommandOptions,
+    EndOptions,
     ExcludeOptions,
     ModelOptions,
-    OutputOptions,
     PlaceOptions,
     ReachOptions,
     Without,
@@ -61,7 +61,7 @@ def edit(
     model: ModelOptions,
     budget: BudgetOptions,
     place: PlaceOptions,
-    output: OutputOptions,
+    output: EndOptions,
 ) -> int:
     """Change files to do a task; you see every change as a diff and it is written only if you say yes.
 
@@ -112,4 +112,4 @@ def edit(
         print("sonde: nothing was written: nobody could be asked here; --yes approves all changes", file=sys.stderr)
     if not silent:
         print_way_on(done, typed.find_root().obj, limits, EDIT_MAXIMA)
-    return cancel.exit_code(1 if done.status == "failed" else 0)
+    return cancel.exit_code(output.exit_code([done.status]))

@@ -9,9 +9,9 @@ import typer
 from sonde.cli.options import (
     AllowedAgain,
     BudgetOptions,
+    EndOptions,
     GivenAgain,
     ModelOptions,
-    OutputOptions,
     PlaceOptions,
     RunName,
     settings_of,
@@ -41,7 +41,7 @@ def resume(
     budget: BudgetOptions,
     model: ModelOptions,
     place: PlaceOptions,
-    output: OutputOptions,
+    output: EndOptions,
 ) -> int:
     """Continue a killed run; no recorded reply is asked for again."""
     from sonde.api import rerun

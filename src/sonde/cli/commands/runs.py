@@ -277,11 +277,14 @@ def export(
 ) -> None:
     """Write a run as one file to share.
 
-    The file is a .tar.gz that `sonde runs import` unpacks elsewhere. With --html it is a page to look at.
+    The file is a .tar.gz that `sonde runs import` unpacks elsewhere. With --html, or -o NAME.html, it is a page to look at.
     """
     from sonde.runs.export import export_run
     from sonde.runs.rundir import artifacts_folder
 
+    html = html or (output is not None and output.suffix.lower() in (".html", ".htm"))
+    if html and output is not None and output.name.lower().endswith((".gz", ".tgz", ".tar")):
+        raise ConfigError(f"--html writes a page, and {output.name} is a name for an archive; end it with .html")
     if trust_run and not html:
         raise ConfigError("--trust-run is for --html; without it nothing is read but the run's own files")
     settings = settings_of(place)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sonde.cli.options import (
+    FAILING,
     DryRun,
     ModelOptions,
     OutputOptions,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from sonde.watch.notices import Messenger
     from sonde.watch.state import WatchState
 
-FAILING = 3  # the exit code of --fail-on
 StateFolder = Annotated[
     Path | None,
     typer.Option("--state", metavar="DIR", help="The folder of the watch. [one per project, in the state folder]"),

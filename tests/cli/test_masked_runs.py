@@ -6,6 +6,7 @@ import json
 import re
 import stat
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sonde.api.settings import Settings
 from sonde.contexts.files import FilesContext
 from sonde.contexts.workspace import accept
 from sonde.core.canonical import sha256_text
+from sonde.core.deadline import SystemClock
 from sonde.core.status import RunStatus
 from sonde.errors import ConfigError, ToolFault
 from sonde.models.base import ModelRequest
@@ -304,6 +306,41 @@ def test_an_edit_writes_the_real_values(tmp_path: Path) -> None:
     assert leaks(sent(model.requests)) == []
     assert files_with(folder_of(edited)) == {"report.md"}
     assert edited.changed == ("config.py",)
+
+
+class Hands:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.moved = 0.0
+
+    def now(self) -> float:
+        return SystemClock().now() + self.moved
+
+    def utc(self) -> datetime:
+        return SystemClock().utc()
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_only_the_time_of_the_user_who_approves_is_not_the_runs(tmp_path: Path, mask: bool) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "a.txt").write_text(f"owner {JANE}\nlast\n")
+    clock, patch = Hands(), "*** Begin Patch\n*** Update File: a.txt\n@@\n-last\n+Last\n*** End Patch"
+
+    def approve(plan: Any) -> Any:
+        clock.moved += 100_000
+        return accept(plan)
+
+    script = [
+        f"print(read_file('a.txt'), apply_patch({patch!r}))",
+        "print(read_file('a.txt'))",
+        "FINAL('done [a.txt:2]')",
+    ]
+    options: dict[str, Any] = {"mask": mask, "clock": clock, "settings": Settings(), "runs_dir": tmp_path / "runs"}
+    done = sonde.edit("Change it", tmp_path / "work", approve=approve, model=ScriptedModel(script), **options)
+
+    assert clock.moved == 100_000
+    assert done.status is RunStatus.SUCCEEDED
 
 
 def edited(tmp_path: Path, files: dict[str, str], script: Sequence[str], **options: Any) -> str:

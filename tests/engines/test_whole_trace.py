@@ -669,6 +669,7 @@ def test_steps_that_are_close_go_to_a_second_reader_who_is_blind(tmp_path: Path,
     assert "0.6" not in prompt
     judged = prompt.partition("The steps to judge")[2]
     assert "Instruction: ### step 2 | Orchestrator (-> WebSurfer): Please open the page about Mars." in judged
+    assert "What it heard last: ### step 4 | WebSurfer" in judged
     assert "FINAL ANSWER: 0" in prompt
 
 

@@ -121,10 +121,13 @@ class Talk:
         return next(to_it, next(others, None))
 
     def beside(self, at: int, room: int | None = None) -> str:
-        """A step with the instruction before it."""
+        """A step with the instruction before it; before a leader's own step stands what it heard last."""
         asked = self.asked(at)
-        instruction = "" if asked is None else f"Instruction: {self.text(asked, INSTRUCTION_CHARS)}\n\n"
-        return instruction + self.text(at, room)
+        if asked is None:
+            return self.text(at, room)
+        leads = any(addressed(step) for step in self.transcript.steps if step.agent == self.transcript.steps[at].agent)
+        heading = "What it heard last" if leads else "Instruction"
+        return f"{heading}: {self.text(asked, INSTRUCTION_CHARS)}\n\n{self.text(at, room)}"
 
     def parts(self) -> list[TranscriptPart]:
         """The parts that fresh readers get, in order; none if all of it fits into one prompt."""

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from sonde.contexts.traces.importers import langfuse
 from sonde.contexts.traces.serverstore import ServerStore
-from sonde.contexts.traces.span import Span, time_text, us_of_text
+from sonde.contexts.traces.span import MAX_NAME_CHARS, Span, time_text, us_of_text
 from sonde.contexts.traces.store import TraceQuery, TraceRow
 from sonde.errors import ToolFault, ToolResponseInvalid
 from sonde.trace_client import Json, Params, ServerRefused, TraceClient
@@ -130,7 +130,7 @@ class LangfuseStore(ServerStore):
                     rows.append(
                         TraceRow(
                             project=self._project,
-                            trace_id=str(raw["id"]),
+                            trace_id=str(raw["id"])[:MAX_NAME_CHARS],
                             span_count=len(raw.get("observations") or ()),
                             start_us=start,
                             end_us=start + round(latency * 1e6),

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from sonde.contexts.traces.importers import flat
 from sonde.contexts.traces.serverstore import ServerStore
-from sonde.contexts.traces.span import Span, SpanSummary, time_text, us_of_text
+from sonde.contexts.traces.span import MAX_NAME_CHARS, Span, SpanSummary, time_text, us_of_text
 from sonde.contexts.traces.store import TraceQuery, TraceRow
 from sonde.phoenix import PhoenixReads
 from sonde.trace_client import Json
@@ -36,7 +36,7 @@ class PhoenixStore(ServerStore):
                 rows = [
                     TraceRow(
                         project=self._project,
-                        trace_id=str(raw["trace_id"]),
+                        trace_id=str(raw["trace_id"])[:MAX_NAME_CHARS],  # as in its spans
                         span_count=len(raw.get("spans") or ()),
                         start_us=us_of_text(str(raw["start_time"])),
                         end_us=us_of_text(str(raw["end_time"])),

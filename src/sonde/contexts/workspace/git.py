@@ -101,7 +101,7 @@ HARMLESS = re.compile(  # whatever their value is; git gets new settings with ev
     r"|core\.(?:abbrev|alternaterefsprefixes|autocrlf|checkroundtripencoding|checkstat|commentchar|commentstring|createobject|"
     r"disambiguate|eol|fsync|fsyncmethod|gitproxy|hidedotfiles|logallrefupdates|notesref|safecrlf|sharedrepository|splitindex|"
     r"untrackedcache|whitespace|worktree)"
-    r"|extensions\.(?:compatobjectformat|objectformat|partialclone|refstorage)"
+    r"|extensions\.partialclone"
     r"|branch\.(?:sort|autosetupmerge|autosetuprebase|.+\.(?:remote|pushremote|merge|rebase|description))"
     r"|remote\.(?:pushdefault|.+\.(?:url|pushurl|fetch|push|tagopt|partialclonefilter|followremotehead|proxy|proxyauthmethod|"
     r"serveroption|annex-uuid))"
@@ -128,13 +128,15 @@ HARMLESS = re.compile(  # whatever their value is; git gets new settings with ev
     r"|lfs\.(?:fetchexclude|fetchinclude|pushurl|url|.+\.access)",
     re.DOTALL,
 )
-HARMLESS_VALUE = re.compile(  # a truth value, a number, an object's name or a plain option of `merge` is no program
-    r"|true|false|yes|no|on|off|auto|always|never|[+-]?[0-9]+[kmg]?|[0-9a-f]{40}|[0-9a-f]{64}|--(?:no-ff|ff-only|squash)",
+HARMLESS_VALUE = re.compile(
+    r"|true|false|yes|no|on|off|auto|always|never|[+-]?[0-9]+[kmg]?|[0-9a-f]{40}|[0-9a-f]{64}|"
+    r"files|reftable|sha1|sha256|--(?:no-ff|ff-only|squash)",
     re.IGNORECASE,
 )
+"""A truth value, a number, an object's name, a format or a plain option of `merge` is no program."""
 FOR_SERVERS = ("bundle", "fetch", "http", "push", "receive", "remote", "transfer", "uploadpack")
 """Sections that mean nothing to a command which asks no server."""
-OF_FILTERS = ("annex", "lfs")  # sections that programs read which many users have as filters
+UNLISTED = ("annex", "lfs", "trailer")  # sections that git does not list, or that filters read which many users have
 NEUTRAL = {  # by last word; others are "false", the program that only fails
     "clean": "",
     "smudge": "",
@@ -407,7 +409,7 @@ def _overruled(
             and (name, value) not in mine
             and not (section in FOR_SERVERS and subcommand in PLAIN_COMMANDS)
         ):
-            strict = strict or {*OF_FILTERS, *known_sections()}
+            strict = strict or {*UNLISTED, subcommand, f"git-{subcommand}", *known_sections()}
             if section in strict:
                 raise ToolFault(
                     f"git is not started: the setting {visible(name)[:200]} in {visible(origin.removeprefix('file:'))} may name a "

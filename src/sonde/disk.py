@@ -7,7 +7,8 @@ no file. Pipes, sockets and devices are refused at once, without waiting for the
 `read_plain`, which look at the size first.
 
 Where another system lacks one of these means (macOS openat2, Windows also links that can be refused and folders that can be
-held open), the next best is used, and somebody who swaps files at the right moment gets further. Locks of files are here too.
+held open), the next best is used, and somebody who swaps files at the right moment gets further. Locks of files are here too, and the
+one way in which a database in a file is opened (`open_database`).
 
 Names only; content is never judged. Source code and prose about secrets (`secrets.py`, `token.md`) are ordinary files.
 """
@@ -23,14 +24,20 @@ import sys
 import threading
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+from sonde.errors import ConfigError
 
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+
+if TYPE_CHECKING:
+    import sqlite3
 
 AnyPath = str | os.PathLike[str]
 
@@ -59,6 +66,9 @@ _READ = os.O_RDONLY | PRIVATE | getattr(os, "O_NONBLOCK", 0)  # a pipe is not wa
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _FAR = 1 << 40  # where Windows locks a byte: it keeps everybody from reading what is locked
 _seeking = threading.Lock()
+_JOURNAL_MARK = bytes.fromhex(
+    "d9d505f920a163d7"
+)  # at the end of an SQLite journal: the name of another one stands before it
 _OPENAT2 = 437  # the same number on every architecture
 _NO_MAGICLINKS, _NO_SYMLINKS = 0x02, 0x04
 _AT_FDCWD = -100
@@ -149,14 +159,40 @@ def read_plain(path: AnyPath, most: int) -> bytes:
         return read_whole(file, most)
 
 
-def odd_part(database: AnyPath) -> str | None:
-    """The first of the files that SQLite opens for a database which is a link, pipe or device; None if all are plain. It would follow
-    the one and wait for the other.
+def open_database(
+    path: AnyPath,
+    mode: Literal["ro", "rw", "rwc", "immutable"] = "ro",
+    *,
+    trusted: bool = False,
+    longest: int = 256 << 20,
+    timeout: float = 5.0,
+) -> sqlite3.Connection:
+    """An SQLite file, which a stranger may have made, to be used by any thread and without implicit transactions.
+
+    SQLite would follow a link and wait for a pipe in the place of the file or one of those beside it, and a journal may name another
+    file, which SQLite removes when it has rolled back: ConfigError for all of these. No value is longer than `longest` bytes. Only a
+    `trusted` schema may use functions that could do harm; extensions are never loaded.
     """
-    for name in (f"{os.fspath(database)}{end}" for end in ("", "-wal", "-shm", "-journal")):
+    import sqlite3  # noqa: PLC0415 - only whoever opens one pays for it
+
+    for name in (f"{os.fspath(path)}{end}" for end in ("", "-wal", "-shm", "-journal")):
         if os.path.lexists(name) and not stat.S_ISREG(os.lstat(name).st_mode):  # a path as it was given
-            return name
-    return None
+            raise ConfigError(
+                f"{name} is a link, pipe or device: a database is only opened if all of it is plain files"
+            )
+    beside = f"{os.fspath(path)}-journal"
+    with suppress(FileNotFoundError), open_plain(beside) as journal:
+        journal.seek(max(0, os.fstat(journal.fileno()).st_size - len(_JOURNAL_MARK)))
+        if journal.read(len(_JOURNAL_MARK)) == _JOURNAL_MARK:
+            raise ConfigError(f"{beside} names another file, which would be removed: this database is not opened")
+    if mode == "rwc":
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600))
+    address = f"{Path(path).absolute().as_uri()}?{'immutable=1' if mode == 'immutable' else f'mode={mode}'}"
+    connection = sqlite3.connect(address, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+    connection.execute(f"PRAGMA trusted_schema = {'ON' if trusted else 'OFF'}")
+    connection.execute("PRAGMA cell_size_check = ON")
+    return connection
 
 
 def read_at(fd: int, size: int, offset: int) -> bytes:

@@ -38,7 +38,7 @@ from sonde.contexts.traces.index import (
     words_of,
 )
 from sonde.contexts.traces.span import Span
-from sonde.disk import PRIVATE, lock, odd_part
+from sonde.disk import PRIVATE, lock, open_database
 from sonde.errors import ConfigError, SondeError
 
 QUEUED_BYTES = 64 * 1024 * 1024
@@ -324,11 +324,8 @@ def _locked(folder: Path) -> BinaryIO:
 
 def _opened(file: Path) -> sqlite3.Connection:
     """The store, made if it is missing."""
-    if odd := odd_part(file):
-        raise ConfigError(f"{odd} is a link, pipe or device: traces are only stored in files of their own")
     try:
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600))
-        connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None, timeout=PATIENCE_S / 2)
+        connection = open_database(file, "rwc", timeout=PATIENCE_S / 2)
         run = connection.execute
         empty = not run("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # new, or killed while it was made
         if not empty:

@@ -648,7 +648,8 @@ def _join_by_cause(state: WatchState, issue: int, label: str, first: FoundFailur
 
 def _existing(state: WatchState, number: int) -> tuple[str, str]:
     """State and release of an issue; NoSuchIssue says where a merged one went."""
-    found = state.rows("SELECT state, fixed_in, merged_into FROM issues WHERE number = ?", number)
+    small = abs(number) < 1 << 63  # SQLite knows no larger ones
+    found = state.rows("SELECT state, fixed_in, merged_into FROM issues WHERE number = ?", number) if small else []
     if not found:
         raise NoSuchIssue(f"there is no issue {number}; `sonde issues` lists them")
     if found[0][2] is not None:

@@ -23,12 +23,13 @@ from typing import Any, Self
 
 from sonde.api.settings import Settings
 from sonde.batch.folder import BatchFolder
-from sonde.disk import PRIVATE
+from sonde.disk import open_database
 from sonde.errors import ConfigError
 
 FILE = "watch.sqlite"
 FORMAT = "1"
 BUSY_S = 30.0
+MOST_TEXT = 4 << 20
 MOST_ATTEMPTS = 24  # at one investigation
 # `traces`: what was read and may still grow; one that comes again with more spans replaces itself.
 # `signatures`: groups of failures as the grouper knows them; later failures are grouped with their `samples`.
@@ -91,18 +92,13 @@ class WatchState:
                 f"no watch has worked in {folder}: start `sonde watch`, or name its folder with --state DIR"
             )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in (*(folder / f"{FILE}{end}" for end in ("", "-wal", "-shm", "-journal")), folder / "items"):
-            with suppress(FileNotFoundError):
-                kind = name.lstat().st_mode
-                if not (stat.S_ISDIR(kind) if name.name == "items" else stat.S_ISREG(kind)):
-                    raise ConfigError(
-                        f"{name} is a link or a device, not the state of a watch; name another folder with --state DIR"
-                    )
+        if os.path.lexists(folder / "items") and not stat.S_ISDIR((folder / "items").lstat().st_mode):
+            raise ConfigError(
+                f"{folder / 'items'} is a link or a device, not the runs of a watch; name another folder with --state DIR"
+            )
         self._lock = threading.RLock()
         try:
-            if create:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600))
-            self._connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            self._connection = open_database(path, "rwc" if create else "rw", timeout=BUSY_S, longest=MOST_TEXT)
             try:
                 self._prepare(create=create)
             except BaseException:
@@ -114,8 +110,6 @@ class WatchState:
             ) from None
 
     def _prepare(self, *, create: bool) -> None:
-        self._connection.execute("PRAGMA trusted_schema = OFF")
-        self._connection.execute("PRAGMA cell_size_check = ON")
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         with self.transaction():
@@ -136,8 +130,10 @@ class WatchState:
 
     def _is_sound(self) -> bool:
         """Whether every value has the type of its column (SQLite takes any) and money and attempts are possible ones: a stranger may have
-        written them.
+        written them. Pages of a forged file may be used many times, so that a few kilobytes hold texts without end: `quick_check` finds it.
         """
+        if self.rows("PRAGMA quick_check(1)") != [("ok",)]:
+            return False
         kinds = {"INTEGER": "'integer'", "REAL": "'real', 'integer'", "TEXT": "'text'"}
         for (name,) in self.rows("SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'sqlite_sequence'"):
             wrong: list[str] = []
@@ -162,7 +158,7 @@ class WatchState:
 
     def copy_to(self, path: Path) -> None:
         """Write all of it to another file."""
-        with self._lock, contextlib.closing(sqlite3.connect(path)) as other:
+        with self._lock, contextlib.closing(open_database(path, "rwc")) as other:
             self._connection.backup(other)
 
     @contextmanager

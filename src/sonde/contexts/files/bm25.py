@@ -22,6 +22,8 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from sonde.disk import open_database
+
 PASSAGE_BYTES = 1_500
 PASSAGE_LINES = 30
 HEART_LINES = 6
@@ -198,12 +200,12 @@ class Ranking:
     def build(cls, found: Iterable[Passage], file: Path | None = None) -> Ranking:
         """Index the passages, in a temporary database that vanishes by itself, or at `file` for the next run to open."""
         if file is None:
-            return cls(_fill(_connect(""), found))
+            return cls(_fill(sqlite3.connect("", check_same_thread=False, isolation_level=None), found))
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, unfinished = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
         os.close(handle)
         try:
-            _fill(_connect(unfinished), found).close()
+            _fill(open_database(unfinished, "rw"), found).close()
             os.replace(unfinished, file)  # noqa: PTH105 - mkstemp gives a string
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -213,7 +215,7 @@ class Ranking:
     @classmethod
     def open(cls, file: Path) -> Ranking:
         """An index that an earlier run built; sqlite3.DatabaseError if it is damaged."""
-        database = _connect(f"{file.resolve().as_uri()}?mode=ro")
+        database = open_database(file.resolve())
         database.execute("SELECT max(id) FROM place").fetchone()
         return cls(database)
 
@@ -248,10 +250,6 @@ class Ranking:
     def close(self) -> None:
         """Give the database back."""
         self._database.close()
-
-
-def _connect(target: str) -> sqlite3.Connection:
-    return sqlite3.connect(target, uri=target.startswith("file:"), check_same_thread=False, isolation_level=None)
 
 
 def _fill(database: sqlite3.Connection, found: Iterable[Passage]) -> sqlite3.Connection:

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import os
-import sqlite3
 import time
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +22,7 @@ from sonde.contexts.traces.importers import FilePosition, Imported, grows, read
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.index import KEPT_MALFORMED, STORE_FILE, VERSION, IndexWriter, is_store, store_fingerprint
 from sonde.core.canonical import hash_value, sha256_text
-from sonde.disk import AnyPath, NotPlain, below, lock, open_below, open_exactly, open_plain
+from sonde.disk import AnyPath, NotPlain, below, lock, open_below, open_database, open_exactly, open_plain
 from sonde.errors import ConfigError
 
 SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet", ".db", ".sqlite")
@@ -206,7 +205,7 @@ def _fill(path: Path, source: Path, states: list[FileState], *, content: str, pr
     hashes: dict[str, str] = {}
     malformed = spans = 0
     if not new:
-        with contextlib.closing(sqlite3.connect(path)) as connection:
+        with contextlib.closing(open_database(path)) as connection:
             for name, offset, line, sha256 in connection.execute("SELECT name, offset, line, sha256 FROM files"):
                 positions[name], hashes[name] = FilePosition(offset, line), sha256
             row = connection.execute("SELECT value FROM meta WHERE key = 'malformed'").fetchone()

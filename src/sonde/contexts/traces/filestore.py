@@ -19,6 +19,7 @@ from sonde.contexts.traces.shape import shape_gaps
 from sonde.contexts.traces.span import Span, SpanSummary
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, unknown_span, unknown_trace
 from sonde.core.canonical import plural
+from sonde.disk import open_database
 from sonde.errors import ToolResponseInvalid
 
 SCANNED_SPANS = 200_000
@@ -34,7 +35,7 @@ class IndexStore:
         self.index = index
         self.name = name
         """What people call the source."""
-        self._connection = sqlite3.connect(f"{index.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        self._connection = open_database(index.resolve())
         self._connection.execute("PRAGMA cache_size = -16384")
         self._lock = threading.Lock()
 

@@ -23,6 +23,7 @@ import msgspec
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.span import Span, SpanEvent, SpanSummary
 from sonde.core.canonical import hash_value
+from sonde.disk import open_database
 from sonde.errors import ConfigError, ToolResponseInvalid
 
 VERSION = 5
@@ -140,7 +141,7 @@ class IndexWriter:
 
     def __init__(self, path: Path, *, new: bool, project: str | None = None) -> None:
         self._project = project
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._connection = open_database(path, "rwc" if new else "rw")
         run = self._connection.execute
         run("PRAGMA cache_size = -65536")
         if new:
@@ -295,7 +296,7 @@ def store_fingerprint(file: Path) -> str:
     stranger's, and other tables, views or triggers could compute anything.
     """
     try:
-        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(open_database(file)) as connection:
             if _tables(connection) != _store_schema():
                 raise ConfigError(f"{file} is not a store of this version of Sonde: its tables differ")
             meta = dict(connection.execute("SELECT key, value FROM meta WHERE length(value) < 100").fetchall())

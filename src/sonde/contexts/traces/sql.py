@@ -24,6 +24,7 @@ from sonde.contexts.traces.filestore import IndexStore
 from sonde.contexts.traces.index import decode_body
 from sonde.core.canonical import clip
 from sonde.core.deadline import Deadline, SystemClock, deadline_in_force
+from sonde.disk import open_database
 from sonde.errors import ToolFault, ToolResponseInvalid
 
 MAX_ROWS = 1_000
@@ -108,7 +109,7 @@ class Tables:
         seconds: float = QUERY_S,
     ) -> None:
         """`chosen` are the traces as (number of the store, id); `groups` have the columns of the table, and the ids of their `members`."""
-        self._bodies = [_opened(store.index) for store in stores]
+        self._bodies = [open_database(store.index.resolve()) for store in stores]
         # An empty name is a private database on disk: it takes the place of memory, and goes with the connection.
         self._connection = connection = sqlite3.connect("", uri=True, check_same_thread=False, isolation_level=None)
         self._lock = threading.Lock()
@@ -443,10 +444,6 @@ def _resident() -> int:
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     return 0
-
-
-def _opened(index: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{index.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
 
 
 def _cell(value: Any) -> Any:

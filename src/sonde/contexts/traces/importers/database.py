@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.contexts.traces.importers.records import MAX_LINE_BYTES, Malformed, Record, decode
-from sonde.disk import odd_part
+from sonde.disk import open_database
 from sonde.errors import ConfigError, how_to_install
 from sonde.parsers.documents import ParserLimits, Unparsed, parse
 
@@ -91,11 +91,8 @@ def _open(path: Path) -> sqlite3.Connection:
     The schema may be a stranger's, so its expressions make no values beyond a limit. It stays trusted otherwise, because Phoenix's own
     indexes use JSON_EXTRACT, which SQLite refuses in untrusted schemas; extensions cannot be loaded here.
     """
-    if odd := odd_part(path.resolve()):
-        raise ConfigError(f"{odd} is a link, pipe or device, so the database beside it is not opened")
-    for mode in ("mode=ro", "immutable=1"):
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE_BYTES)
+    for mode in ("ro", "immutable"):
+        connection = open_database(path.resolve(), mode, trusted=True, longest=MAX_LINE_BYTES)
         try:
             connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
         except sqlite3.Error as failure:

@@ -174,11 +174,11 @@ def test_traces_can_be_looked_at_and_taken_along(folder: Path) -> None:
     assert [hit["span_id"] for hit in hits["hits"]] == [TOOL]
     assert "forced tool timeout" in sonde("traces", "search", "forced timeout", *source, cwd=folder).stdout
     table = sonde("traces", "ls", *source, "--limit", "2", cwd=folder).stdout.splitlines()
-    assert table[0].split() == ["TRACE", "STARTED", "SPANS", "FAILED", "MS"]
+    assert table[0].split() == ["TRACE", "STARTED", "SPANS", "ERRORS", "MS"]
     assert [row.split()[0] for row in table[1:]] == [FIRST, SECOND]
     glance = sonde("traces", "overview", *source, "--limit", "100", cwd=folder).stdout
     assert glance.startswith("30 traces, ") and re.search(r"^TOOL +16$", glance, re.MULTILINE)
-    assert re.search(r"^FAILED  SPAN +FIRST +IN TRACE +MESSAGE\n +\d+  tool.call ", glance, re.MULTILINE)
+    assert re.search(r"^ERRORS  SPAN +FIRST +IN TRACE +MESSAGE\n +\d+  tool.call ", glance, re.MULTILINE)
     exported = sonde("traces", "export", FIRST, *source, "-o", "one.jsonl", cwd=folder)
     assert exported.returncode == 0, exported.stderr
     again = json.loads(sonde("rca", FIRST, "--source", "one.jsonl", "--json", cwd=folder).stdout)

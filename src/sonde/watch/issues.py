@@ -6,8 +6,9 @@
     reopened   a person says that it is not resolved
 
 An issue is one or more groups of the shared grouper (the same component, and the same message apart from ids and numbers). Groups whose
-investigations prove the same cause are one issue; `merge` and `split` correct both. Nothing here asks a model. Texts of traces and of
-people are data: whoever prints them makes them harmless.
+investigations prove the same cause are one issue; `merge` and `split` correct both. Errors that traces recovered from are issues of their
+own kind, if the watch counts them: no issue is about both, and what makes traces fail belongs to the failures. Nothing here asks a
+model. Texts of traces and of people are data: whoever prints them makes them harmless.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from sonde.batch.result import FoundFailure, ItemResult
@@ -91,6 +92,8 @@ class IssueRules:
     """Traces within an hour that make a group an issue; None: as many as the traffic of that hour asks for."""
     quiet_windows: int = 60
     """Windows with traces, none of which shows the issue, after which it is resolved."""
+    recovered: bool = False
+    """Whether errors that traces recovered from are issues, too, of their own kind."""
 
     @property
     def hour(self) -> int:
@@ -109,6 +112,16 @@ class TraceLook:
     row: TraceRow
     facts: TraceFacts
     label: str
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the rule says of mended failures, by their spans."""
+
+    def recoveries(self) -> list[TraceLook]:
+        """This trace once for each error that a later try mended, with nothing else. What made the trace fail is none."""
+        return [
+            replace(self, facts=replace(self.facts, failures=(each,)), label=self.labels.get(each.span_id, self.label))
+            for each in self.facts.failures[self.failed :]
+            if each.mended
+        ]
 
     @property
     def failed(self) -> bool:
@@ -119,7 +132,7 @@ class TraceLook:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """Something that an investigation would teach: `new` groups first, then those that are `growing`, then the others that are `open`,
-    then a healthy trace as `control`. `begun` ones are paid for in part.
+    then errors that traces `recovered` from, then a healthy trace as `control`. `begun` ones are paid for in part.
     """
 
     kind: str
@@ -134,7 +147,8 @@ class Candidate:
     @property
     def why(self) -> str:
         """The kind in words."""
-        words = {"new": "just began", "growing": "grows", "open": "not looked at yet", "control": "healthy, as a check"}
+        words = {"new": "just began", "growing": "grows", "open": "not looked at yet", "recovered": "recovered"}
+        words["control"] = "healthy, as a check"
         return words.get(self.kind, "")
 
 
@@ -193,6 +207,8 @@ class KnownIssue:
 
     number: int
     state: IssueState
+    recovered: bool
+    """Traces recovered from it; none of those that count here failed because of it."""
     since_us: int
     component: str
     message: str
@@ -221,6 +237,7 @@ class KnownIssue:
             "number": self.number,
             "title": self.title,
             "state": self.state,
+            "recovered": self.recovered,
             "cause": self.label,
             "judge": self.judge,
             "traces": self.count,
@@ -238,6 +255,11 @@ class KnownIssue:
     def title(self) -> str:
         """Component and message on one line."""
         return f"{self.component}: {' '.join(self.message.split()) or self.label}"[:200]
+
+    @property
+    def standing(self) -> str:
+        """The state, and what else people should know at first sight."""
+        return ", ".join([self.state, *["recovered"] * self.recovered, *["muted"] * self.muted])
 
     @property
     def affected(self) -> str:
@@ -262,6 +284,8 @@ class WatchView:
     """When it ended; 0 while it runs, and if it was killed."""
     traces: int
     failed: int
+    recovered: bool
+    """Whether errors that traces recovered from are counted."""
     spent_day_usd: float
     spent_hour_usd: float
     investigated: int
@@ -301,33 +325,59 @@ def take_in(state: WatchState, window: int, looks: Sequence[TraceLook], rules: I
                 then,
             )
             state.change("UPDATE hits SET count = count - 1 WHERE signature = ? AND window = ?", signature, then)
+    mended = _take_back_recoveries(state, [trace_id for trace_id, found in old.items() if found])
     failed = [look for look in looks if look.failed]
     state.change(
         "INSERT INTO windows VALUES (?, ?, ?) ON CONFLICT (window) DO UPDATE SET traces = traces + excluded.traces, "
         "failed = failed + excluded.failed",
         *(window, len(looks), len(failed)),
     )
-    signatures = _signatures(state, window, failed)
+    pairs = _signatures(state, window, failed)
+    signatures = {look.row.trace_id: signature for look, signature in pairs}
     for look in looks:
         row = look.row
         state.change(
             "INSERT OR REPLACE INTO traces VALUES (?, ?, ?, ?, ?)",
             *(row.trace_id, row.end_us, row.span_count, window, signatures.get(row.trace_id)),
         )
-    shown: dict[int, list[TraceLook]] = {}
-    for look in failed:
-        shown.setdefault(signatures[look.row.trace_id], []).append(look)
     if int(state.one("SELECT count(*) FROM releases")) < MAX_RELEASES:
         released = [(release, look.facts.start_us) for look in looks for release in _values(look, "releases")]
         state.change_many("INSERT OR IGNORE INTO releases VALUES (?, ?)", sorted(released, key=lambda one: one[1]))
-    for signature, members in shown.items():
-        _count(state, signature, window, members)
-        _advance(state, signature, window, members, rules)
+    _show(state, window, pairs, rules)
+    if rules.recovered:  # after the failures: what makes traces fail is no issue of this kind as well
+        errors = [each for look in looks for each in look.recoveries()]
+        pairs = _signatures(state, window, errors, recovered=True, beside=failed)
+        once = {(look.row.trace_id, signature): (look, signature) for look, signature in reversed(pairs)}
+        state.change_many("INSERT INTO recoveries VALUES (?, ?, ?)", [(*each, window) for each in once])
+        _show(state, window, list(once.values()), rules)
+    for signature in mended:
+        _drop_empty(state, signature, None)
     for trace_id, found in old.items():
         for _, signature in found:
             _drop_empty(state, signature, signatures.get(trace_id))
     at_us = max((look.row.end_us for look in looks), default=0)
     _resolve_quiet(state, window, at_us, rules)
+
+
+def _take_back_recoveries(state: WatchState, trace_ids: Sequence[str]) -> set[int]:
+    """Count these traces, which come again, in no group of recovered errors; which groups that concerns."""
+    found: set[int] = set()
+    for trace_id in trace_ids:
+        for signature, then in state.rows("SELECT signature, window FROM recoveries WHERE trace_id = ?", trace_id):
+            state.change("UPDATE hits SET count = count - 1 WHERE signature = ? AND window = ?", signature, then)
+            found.add(signature)
+        state.change("DELETE FROM recoveries WHERE trace_id = ?", trace_id)
+    return found
+
+
+def _show(state: WatchState, window: int, pairs: Sequence[tuple[TraceLook, int]], rules: IssueRules) -> None:
+    """Count traces in their groups, and advance the issues of these."""
+    shown: dict[int, list[TraceLook]] = {}
+    for look, signature in pairs:
+        shown.setdefault(signature, []).append(look)
+    for signature, members in shown.items():
+        _count(state, signature, window, members)
+        _advance(state, signature, window, members, rules)
 
 
 def _drop_empty(state: WatchState, signature: int | None, now: int | None) -> None:
@@ -336,29 +386,49 @@ def _drop_empty(state: WatchState, signature: int | None, now: int | None) -> No
         return
     issue = state.one("SELECT issue FROM signatures WHERE id = ?", signature)
     home = state.one("SELECT issue FROM signatures WHERE id = ?", now)
-    for table in ("hits", "affected"):
+    for table in ("hits", "affected", "recovered"):
         state.change(f"DELETE FROM {table} WHERE signature = ?", signature)  # noqa: S608 - constants only
     state.change("DELETE FROM signatures WHERE id = ?", signature)
     if issue is not None and issue != home and not state.one("SELECT count(*) FROM signatures WHERE issue = ?", issue):
         state.change("UPDATE issues SET merged_into = ?, state = 'resolved' WHERE number = ?", home or issue, issue)
 
 
-def _signatures(state: WatchState, window: int, failed: Sequence[TraceLook]) -> dict[str, int]:
-    """The group of each failed trace. Known groups take part with samples, so that a group keeps its identity over windows."""
-    components = {failure.component for look in failed for failure in look.facts.failures}
+def _signatures(
+    state: WatchState,
+    window: int,
+    looks: Sequence[TraceLook],
+    *,
+    recovered: bool = False,
+    beside: Sequence[TraceLook] = (),
+) -> list[tuple[TraceLook, int]]:
+    """These failures with their groups. Known groups take part with samples, so that a group keeps its identity over windows. Errors that
+    traces recovered from have groups of their own; what makes traces fail, by an open issue, is left out. `beside` failed just now.
+    """
+    components = {failure.component for look in (*looks, *beside) for failure in look.facts.failures}
     context: list[TraceFacts] = []
     owners: list[int] = []
     exact: dict[tuple[str, str], int] = {}
-    for number, component, samples in state.rows("SELECT id, component, samples FROM signatures ORDER BY id"):
+    failing: dict[int, int] = {}  # groups that make traces fail, and their open issues
+    for number, component, samples, mended, issue in state.rows(
+        "SELECT id, component, samples, id IN (SELECT signature FROM recovered) AS mended, number FROM signatures "
+        "LEFT JOIN issues ON number = issue AND state != 'resolved' WHERE mended = ? OR (? AND number IS NOT NULL) ORDER BY mended, id",
+        *(recovered, recovered),
+    ):
+        if mended != recovered:
+            failing[number] = issue
         for form in _texts(samples) if component in components else ():
             context.append(_sample(component, form))
             owners.append(number)
-            exact.setdefault((component, form.lower()), number)
-    total = int(state.one("SELECT count(*) FROM signatures"))
-    found: dict[str, int] = {}
-    for kind in error_groups_of([*context, *(look.facts for look in failed)]):
-        members = [failed[at - len(context)] for at in sorted(kind.members) if at >= len(context)]
-        home = min((owners[at] for at in kind.members if at < len(context)), default=None)
+            first = exact.setdefault((component, form.lower()), number)
+            if mended and first in failing:
+                _hand_over(state, number, failing[first])
+    kinds = "FROM signatures WHERE (id IN (SELECT signature FROM recovered)) = ?"
+    total = int(state.one(f"SELECT count(*) {kinds}", recovered))
+    found: list[tuple[TraceLook, int]] = []
+    for kind in error_groups_of([*context, *(look.facts for look in looks)]):
+        members = [looks[at - len(context)] for at in sorted(kind.members) if at >= len(context)]
+        homes = [owners[at] for at in kind.members if at < len(context)]
+        home = min(failing.keys() & homes or homes, default=None)
         for look in members:
             failure = cast("Failure", look.facts.failure)
             known = exact.get((failure.component, failure.form.lower()), home)
@@ -366,15 +436,29 @@ def _signatures(state: WatchState, window: int, failed: Sequence[TraceLook]) -> 
                 component, form = kind.component, kind.form
                 if total >= MAX_SIGNATURES:  # a stranger's messages must not fill the disk
                     component = form = OTHERS
-                    home = state.one("SELECT id FROM signatures WHERE component = ? AND form = ?", component, form)
+                    home = state.one(f"SELECT id {kinds} AND component = ? AND form = ?", recovered, component, form)
                 label = Counter(each.label for each in members).most_common(1)[0][0]
                 home = known = home or state.change(
                     "INSERT INTO signatures VALUES (NULL, NULL, ?, ?, ?, ?, 'CODE', '[]', '[]', ?, ?, ?)",
                     *(component, form, failure.message[:500], label, look.row.start_us, look.row.end_us, window),
                 )
+                if recovered:
+                    state.change("INSERT OR IGNORE INTO recovered VALUES (?)", known)
                 total += 1
-            found[look.row.trace_id] = known
+            if known not in failing:
+                found.append((look, known))
     return found
+
+
+def _hand_over(state: WatchState, signature: int, failing: int) -> None:
+    """What traces recovered from makes others fail now: an open issue that is about these alone is over."""
+    issue = state.one(
+        "SELECT issue FROM signatures JOIN issues ON number = issue WHERE id = ? AND state != 'resolved'", signature
+    )
+    if issue is not None and state.one("SELECT count(*) FROM signatures WHERE issue = ?", issue) == 1:
+        at_us = state.one("SELECT max(last_us) FROM signatures WHERE issue = ?", failing)
+        state.change("UPDATE issues SET state = 'resolved', since_us = ? WHERE number = ?", at_us, issue)
+        happened(state, issue, "resolved", at_us, f"it makes traces fail now: issue {failing}")
 
 
 def _sample(component: str, form: str) -> TraceFacts:
@@ -478,7 +562,9 @@ def _has_fix(state: WatchState, look: TraceLook, release: str) -> bool:
 def _resolve_quiet(state: WatchState, window: int, at_us: int, rules: IssueRules) -> None:
     """Issues that enough windows with traces have not shown are resolved. Windows without traces say nothing."""
     for issue, last in state.rows(
-        "SELECT number, max(last_window) FROM issues JOIN signatures ON issue = number WHERE state != 'resolved' GROUP BY number"
+        "SELECT number, max(last_window) FROM issues JOIN signatures ON issue = number WHERE state != 'resolved' "
+        "AND (? OR id NOT IN (SELECT signature FROM recovered)) GROUP BY number",  # what nobody counts is not quiet
+        rules.recovered,
     ):
         quiet = int(
             state.one("SELECT count(*) FROM windows WHERE window > ? AND window <= ? AND traces > 0", last, window)
@@ -497,8 +583,9 @@ def happened(state: WatchState, issue: int, kind: str, at_us: int, text: str = "
 def forget(state: WatchState, before_us: int, window: int, rules: IssueRules) -> None:
     """Drop what only served to recognise traces that come again, and groups that never became an issue and went quiet."""
     state.change("DELETE FROM traces WHERE end_us < ?", before_us)
+    state.change("DELETE FROM recoveries WHERE window < ?", before_us // int(rules.every_s * 1_000_000))
     old = "SELECT id FROM signatures WHERE issue IS NULL AND last_window < ?"
-    for table in ("hits", "affected"):
+    for table in ("hits", "affected", "recovered"):
         state.change(f"DELETE FROM {table} WHERE signature IN ({old})", window - 24 * rules.hour)  # noqa: S608 - constants only
     state.change("DELETE FROM signatures WHERE issue IS NULL AND last_window < ?", window - 24 * rules.hour)
     oldest = window - max(KEPT_WINDOWS, 10 * rules.quiet_windows)
@@ -538,12 +625,13 @@ def candidates(state: WatchState, now: float) -> list[Candidate]:
             attempt=attempt,
             begun=True,
         )
-        found.append(((0,), candidate))
-    for signature, issue, component, form, label, judge, traces, first in state.rows(
-        "SELECT id, issue, component, form, label, judge, traces, first_window FROM signatures JOIN issues ON issue = number "
-        "WHERE state != 'resolved' AND NOT muted ORDER BY id"
+        found.append(((4 if kind == "recovered" else 0,), candidate))
+    for signature, issue, component, form, label, judge, traces, first, mended in state.rows(
+        "SELECT id, issue, component, form, label, judge, traces, first_window, id IN (SELECT signature FROM recovered) AS mended "
+        "FROM signatures JOIN issues ON issue = number WHERE state != 'resolved' AND NOT muted AND (NOT mended OR ?) ORDER BY id",
+        state.recall("recovered") == "1",
     ):
-        name = hash_value([component, form, label])
+        name = hash_value(["recovered", component, form, label] if mended else [component, form, label])
         ids = _texts(traces)
         if name in known or judge == "LLM" or not ids:  # a model found this group itself, in a healthy trace
             continue
@@ -558,15 +646,16 @@ def candidates(state: WatchState, now: float) -> list[Candidate]:
             )
             for low in (window - 5, window - 10)
         )
-        kind = "new" if first >= window - 1 else "growing" if lately > before else "open"
+        kind = "recovered" if mended else "new" if first >= window - 1 else "growing" if lately > before else "open"
         total = int(state.one("SELECT coalesce(sum(count), 0) FROM hits WHERE signature = ?", signature))
         candidate = Candidate(
             kind=kind, fingerprint=name, trace_id=ids[-1], signature=signature, issue=issue, hits=total
         )
-        found.append((({"new": 1, "growing": 2}.get(kind, 3), -lately, -total, signature), candidate))
+        rank = {"new": 1, "growing": 2, "open": 3, "recovered": 4}[kind]
+        found.append(((rank, -lately, -total, signature), candidate))
     healthy = state.recall("healthy")
     if healthy and (name := hash_value(["control", healthy])) not in known:
-        found.append(((4,), Candidate(kind="control", fingerprint=name, trace_id=healthy)))
+        found.append(((5,), Candidate(kind="control", fingerprint=name, trace_id=healthy)))
     return [each for _, each in sorted(found, key=lambda one: one[0])]
 
 
@@ -633,8 +722,9 @@ def _join_by_cause(state: WatchState, issue: int, label: str, first: FoundFailur
     others = state.rows(
         "SELECT signatures.issue, investigations.words FROM investigations JOIN signatures ON signatures.id = investigations.signature "
         "JOIN issues ON issues.number = signatures.issue WHERE investigations.state = 'done' AND investigations.judge = 'LLM' "
-        "AND investigations.label = ? AND investigations.component = ? AND signatures.issue != ? AND NOT issues.apart ORDER BY 1",
-        *(label, first.component, issue),
+        "AND investigations.label = ? AND investigations.component = ? AND signatures.issue != ? AND NOT issues.apart "
+        "AND (signatures.id IN (SELECT signature FROM recovered)) = ? ORDER BY 1",
+        *(label, first.component, issue, _is_recovered(state, issue)),
     )
     apart = state.one("SELECT apart FROM issues WHERE number = ?", issue)
     for other, said in others:
@@ -657,6 +747,12 @@ def _existing(state: WatchState, number: int) -> tuple[str, str]:
     return found[0][0], found[0][1]
 
 
+def _is_recovered(state: WatchState, issue: int) -> bool:
+    """Whether it is about errors that traces recovered from. No issue is about both."""
+    sql = "SELECT count(*) FROM signatures JOIN recovered ON id = signature WHERE issue = ?"
+    return bool(state.one(sql, issue))
+
+
 def _by_hand(state: WatchState, number: int, kind: str, text: str = "") -> None:
     happened(state, number, kind, time.time_ns() // 1000, text)
 
@@ -668,6 +764,10 @@ def merge(state: WatchState, number: int, into: int, *, why: str = "") -> None:
         now, _ = _existing(state, into)
         if number == into:
             raise ConfigError(f"issue {number} cannot be merged into itself")
+        if _is_recovered(state, number) != _is_recovered(state, into):
+            raise ConfigError(
+                f"of issue {number} and issue {into} one is about recovered errors, the other about failures"
+            )
         for table in ("signatures", "notes"):
             state.change(f"UPDATE {table} SET issue = ? WHERE issue = ?", into, number)  # noqa: S608 - constants only
         state.change("UPDATE issues SET merged_into = ?, state = 'resolved' WHERE number = ?", into, number)
@@ -757,7 +857,7 @@ def reopen(state: WatchState, number: int) -> None:
 
 
 def known_issues(state: WatchState, *, number: int | None = None) -> list[KnownIssue]:
-    """Every issue, or one: open ones first, those with most traces lately before the others."""
+    """Every issue, or one: open ones first, failures before recovered errors, those with most traces lately before the others."""
     if number is not None:
         _existing(state, number)
     found = state.rows(
@@ -767,7 +867,15 @@ def known_issues(state: WatchState, *, number: int | None = None) -> list[KnownI
     window = state.number("window")
     issues = [_issue(state, window, row) for row in found]
     return sorted(
-        issues, key=lambda each: (each.state == "resolved", each.muted, -sum(each.trend), -each.last_us, each.number)
+        issues,
+        key=lambda each: (
+            each.state == "resolved",
+            each.muted,
+            each.recovered,
+            -sum(each.trend),
+            -each.last_us,
+            each.number,
+        ),
     )
 
 
@@ -780,7 +888,7 @@ def _issue(state: WatchState, window: int, row: Sequence[Any]) -> KnownIssue:
         )
     )
     groups = state.rows(
-        "SELECT id, component, form, message, label, judge, traces, first_us, last_us FROM signatures WHERE issue = ? ORDER BY id",
+        "SELECT id, component, form, message, label, judge, traces, first_us, last_us, samples FROM signatures WHERE issue = ? ORDER BY id",
         number,
     )
     parts = [
@@ -811,14 +919,23 @@ def _issue(state: WatchState, window: int, row: Sequence[Any]) -> KnownIssue:
         for kind in _KINDS
     }  # fmt: skip
     largest = max(parts, key=lambda each: (each.count, -each.id), default=None)
+    message = largest.message if largest else ""
+    if largest is not None and largest.judge == "LLM":
+        message = headline(message)
+    elif largest is not None:  # quoted words that vary are of one trace only
+        forms = {form.lower() for each in groups if each[0] == largest.id for form in _texts(each[9])}
+        bare = folded(message, quotes=True)
+        if sum(folded(form, quotes=True) == bare.lower() for form in forms) > 1:
+            message = bare
     proof = _proof(state, number)
     judged = proof if proof is not None and proof.judge == "LLM" else None
     return KnownIssue(
         number=number,
         state=now,
+        recovered=_is_recovered(state, number),
         since_us=since_us,
         component=largest.component if largest else "",
-        message=(headline(largest.message) if largest.judge == "LLM" else largest.message) if largest else "",
+        message=message,
         label=judged.label if judged else largest.label if largest else "",
         judge=judged.judge if judged else largest.judge if largest else "CODE",
         count=sum(counts.values()),
@@ -891,6 +1008,7 @@ def watch_view(state: WatchState, *, now: float) -> WatchView:
         ended_at=state.figure("ended_at"),
         traces=traces,
         failed=failed,
+        recovered=state.recall("recovered") == "1",
         spent_day_usd=state.spent(now - 86_400),
         spent_hour_usd=state.spent(now - 3_600),
         investigated=int(state.one("SELECT count(*) FROM investigations WHERE state = 'done'")),
@@ -910,6 +1028,7 @@ def issue_markdown(issue: KnownIssue) -> str:
         f"# Issue {issue.number}: {words(issue.title)}",
         "",
         f"- state: {issue.state}{', muted' if issue.muted else ''}",
+        *["- kind: recovered errors; none of these traces failed because of it"] * issue.recovered,
         f"- cause: {words(issue.label)} (by {issue.judge})",
         f"- seen: {plural(issue.count, 'trace')} from {seen[0]} to {seen[1]}",
         f"- affected: {issue.affected}",

@@ -37,6 +37,7 @@ from sonde.batch.result import ItemResult
 from sonde.contexts.traces.cache import NothingYet
 from sonde.contexts.traces.groups import AttributeTable, facts_of
 from sonde.contexts.traces.prefilter import prefilter, shortened
+from sonde.contexts.traces.rules import sign_of_failure
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore, UnknownTrace
 from sonde.core.canonical import plural
@@ -48,6 +49,7 @@ from sonde.watch.issues import (
     Candidate,
     Happening,
     IssueRules,
+    KnownIssue,
     TraceLook,
     begin,
     candidates,
@@ -91,12 +93,19 @@ class WatchOptions:
     """The part of a day's money for traces that look healthy."""
     min_traces: int | None = None
     quiet_windows: int = 60
+    recovered: bool | None = None
+    """Whether errors that traces recovered from are issues, too; None: as the state says, and at first not."""
     writeback: bool = True
 
     @property
     def rules(self) -> IssueRules:
         """What makes an issue and what ends it."""
-        return IssueRules(every_s=self.every_s, min_traces=self.min_traces, quiet_windows=self.quiet_windows)
+        return IssueRules(
+            every_s=self.every_s,
+            min_traces=self.min_traces,
+            quiet_windows=self.quiet_windows,
+            recovered=bool(self.recovered),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +117,8 @@ class WatchTurn:
     failed: int = 0
     recovered: int = 0
     """Traces that had errors, all of which a later try mended."""
+    changed: str = ""
+    """What the watch does otherwise than before its last start, in the first turn."""
     behind_s: float = 0.0
     outage: str = ""
     full: str = ""
@@ -197,8 +208,8 @@ class TraceWatch:
     _money: str = ""
     _gaps: tuple[str, ...] = ()
 
-    def start(self) -> None:
-        """Check that this state belongs to this source, and count what a killed watch may have spent."""
+    def start(self) -> str:
+        """Check that this state belongs to this source, and count what a killed watch may have spent. What has changed."""
         state = self.state
         with state.transaction():
             read = state.recall("read_at") or state.recall("cursor_us")  # else a mistyped source may have come this far
@@ -211,9 +222,28 @@ class TraceWatch:
                     )
             if not state.recall("cursor_us"):  # where the first start began holds for all
                 state.remember("since_us", "" if self.options.since_us is None else self.options.since_us)
+            changed = self._recovered_or_not(known=bool(read))
         state.remember("ended_at", "0")
         state.count_lost(self._now())
         self._begun = True
+        return changed
+
+    def _recovered_or_not(self, *, known: bool) -> str:
+        """Settle whether errors that traces recovered from are issues; what that changes for a watch that has read traces."""
+        before = self.state.recall("recovered") == "1"
+        wanted = before if self.options.recovered is None else self.options.recovered
+        self.options = replace(self.options, recovered=wanted)
+        self.state.remember("recovered", int(wanted))
+        if wanted == before or not known:
+            return ""
+        if not wanted:
+            return (
+                "errors that traces recovered from are counted no more (--no-recovered); their issues stay as they are"
+            )
+        return (
+            "errors that traces recovered from are issues from now on (--recovered); traces that were read before do not count: "
+            "a watch with another --state DIR reads them"
+        )
 
     def end(self) -> None:
         """Write down that the watch does not run any more, if there is room for that."""
@@ -230,8 +260,7 @@ class TraceWatch:
 
     def turn(self) -> WatchTurn:
         """Read every window that is over. If none is, investigate what teaches most, if a model and money are there."""
-        if not self._begun:
-            self.start()
+        changed = "" if self._begun else self.start()
         self.state.remember("turned_at", self._now())
         if self._told is None:
             self._told = int(self.state.one("SELECT coalesce(max(id), 0) FROM happenings"))
@@ -264,7 +293,7 @@ class TraceWatch:
             )  # once
         news = tuple(happenings(self.state, after=self._told))
         self._told = max([self._told, *(each.id for each in news)])
-        return replace(done, happenings=news)
+        return replace(done, changed=changed, happenings=news)
 
     def no_room(self, error: StateFull) -> WatchTurn:
         """The turn that a full disk has ended: the next one does again what was not written."""
@@ -479,7 +508,17 @@ class TraceWatch:
         clean = (  # what the state, its readers and people see of it
             replace(each, message=redact_text(each.message), form=redact_text(each.form)) for each in facts.failures
         )
-        return TraceLook(row=row, facts=replace(facts, failures=tuple(clean)), label=first.verdict.label)
+        mended = {each.span_id: held.get(each.span_id) for each in facts.failures if each.mended}
+        return TraceLook(
+            row=row,
+            facts=replace(facts, failures=tuple(clean)),
+            label=first.verdict.label,
+            labels={
+                name: sign_of_failure(span).label
+                for name, span in mended.items()
+                if span and span.summary.status == "ERROR"
+            },
+        )
 
     # --- investigating --------------------------------------------------------------------------------------------------------------
 
@@ -625,8 +664,10 @@ class WatchPlan:
     """Of the first candidates."""
     room_usd: float
     limit: str
-    titles: Mapping[int, str]
-    """Of the issues, by their numbers; new ones have a number in this plan only."""
+    issues: Mapping[int, KnownIssue]
+    """By their numbers; new ones have a number in this plan only."""
+    recovered: bool
+    """Whether errors that traces recovered from are issues."""
 
 
 def plan_watch(watch: TraceWatch) -> WatchPlan:
@@ -636,8 +677,8 @@ def plan_watch(watch: TraceWatch) -> WatchPlan:
         watch.state.copy_to(path / FILE)
         with WatchState(path, create=True) as copy:
             tried = replace(watch, state=copy)
-            tried.start()
-            read = tried.read_windows()
+            changed = tried.start()
+            read = replace(tried.read_windows(), changed=changed)
             found = candidates(copy, watch.clock.utc().timestamp())
             estimates: list[Estimate] = []
             for chosen in found[:PLANNED] if watch.settings.model else ():
@@ -653,5 +694,6 @@ def plan_watch(watch: TraceWatch) -> WatchPlan:
                 estimates=tuple(estimates),
                 room_usd=room,
                 limit=limit,
-                titles={each.number: each.title for each in known_issues(copy)},
+                issues={each.number: each for each in known_issues(copy)},
+                recovered=tried.options.rules.recovered,
             )

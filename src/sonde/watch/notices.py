@@ -149,7 +149,13 @@ class IssueNotice:
                 f" in {self.project}" if self.project else ""
             )
         event = self.events[0]
-        return f"{event['event']}: issue {event['issue']['number']}: {event['issue']['title']}"
+        return f"{_which(event)}: {event['issue']['title']}"
+
+
+def _which(event: Json) -> str:
+    """What happened to which issue."""
+    kind = ", recovered" if event["issue"].get("recovered") else ""
+    return f"{event['event']}{kind}: issue {event['issue']['number']}"
 
 
 def _said(event: Json) -> list[tuple[str, str]]:
@@ -176,7 +182,7 @@ def slack_message(notice: IssueNotice) -> Json:
     lines: list[str] = []
     for event in notice.events:
         if notice.together:
-            lines.append(f"{event['event']}: issue {event['issue']['number']}: {event['issue']['title']}")
+            lines.append(f"{_which(event)}: {event['issue']['title']}")
         else:
             lines += [f"{what}: {words}" for what, words in _said(event)]
     lines += [f"and {notice.left_out} more"] if notice.left_out else []
@@ -202,7 +208,7 @@ def github_issue(notice: IssueNotice) -> Json:
     """For GitHub's issues. Whatever comes from a trace or a person stands as code: no mention, link or HTML in it works."""
     lines: list[str] = []
     for event in notice.events:
-        lines += [f"- {event['event']}: issue {event['issue']['number']}: {code(event['issue']['title'])}"]
+        lines += [f"- {_which(event)}: {code(event['issue']['title'])}"]
         lines += [f"  - {what}: {code(words)}" for what, words in _said(event)] if not notice.together else []
     lines += [f"- and {notice.left_out} more"] if notice.left_out else []
     numbers = " ".join(str(event["issue"]["number"]) for event in notice.events[:1])

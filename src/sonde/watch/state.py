@@ -35,6 +35,7 @@ MOST_ATTEMPTS = 24  # at one investigation
 # `signatures`: groups of failures as the grouper knows them; later failures are grouped with their `samples`.
 # `happenings`: all that happened to issues, in order; whoever tells people about it remembers the last number it has told.
 # `aside`: what requests that are under way may cost.
+# `recovered`: which groups are errors that traces recovered from; `recoveries`: which trace counts in which of them, and in which window.
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE traces (trace_id TEXT PRIMARY KEY, end_us INTEGER NOT NULL, spans INTEGER NOT NULL, window INTEGER NOT NULL,
@@ -58,9 +59,12 @@ CREATE TABLE investigations (fingerprint TEXT PRIMARY KEY, signature INTEGER, ki
   state TEXT NOT NULL, attempt INTEGER NOT NULL, run TEXT NOT NULL, began REAL NOT NULL, retry_at REAL NOT NULL, judge TEXT NOT NULL,
   label TEXT NOT NULL, confidence REAL, component TEXT NOT NULL, words TEXT NOT NULL, summary TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE spending (id INTEGER PRIMARY KEY, at REAL NOT NULL, usd REAL NOT NULL, fingerprint TEXT NOT NULL);
-CREATE TABLE aside (id INTEGER PRIMARY KEY, usd REAL NOT NULL, fingerprint TEXT NOT NULL)
+CREATE TABLE aside (id INTEGER PRIMARY KEY, usd REAL NOT NULL, fingerprint TEXT NOT NULL);
+CREATE TABLE recovered (signature INTEGER PRIMARY KEY);
+CREATE TABLE recoveries (trace_id TEXT, signature INTEGER, window INTEGER NOT NULL, PRIMARY KEY (trace_id, signature)) WITHOUT ROWID
 """
 TABLES = tuple(each.strip() for each in SCHEMA.split(";"))
+ADDED = TABLES[-2:]  # states that an older version made lack them
 
 
 class StateUnusable(ConfigError):
@@ -119,9 +123,11 @@ class WatchState:
                     "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name != 'sqlite_sequence'"
                 )
             }
-            if not found and create:
-                for table in TABLES:
-                    self._connection.execute(table)
+            missing = TABLES if not found and create else ADDED if found == set(TABLES) - set(ADDED) else ()
+            for table in missing:
+                self._connection.execute(table)
+            found.update(missing)
+            if missing == TABLES:
                 self.remember("format", FORMAT)
             elif found != set(TABLES) or self.recall("format") != FORMAT or not self._is_sound():
                 raise StateUnusable(

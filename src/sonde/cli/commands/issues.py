@@ -87,12 +87,12 @@ def list_(*, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int:
         for each in shown:
             cells = (each.title, each.label)
             title, label = (one_line(words(cell), 160).replace("|", "\\|") for cell in cells)
-            print(f"| {each.number} | {each.state} | {title} | {each.count} | {_time(each.last_us)} | {label} |")
+            print(f"| {each.number} | {each.standing} | {title} | {each.count} | {_time(each.last_us)} | {label} |")
         return 0
     rows = [
         (
             each.number,
-            each.state + (", muted" if each.muted else ""),
+            each.standing,
             each.count,
             _bars(each.trend),
             _time(each.last_us),
@@ -110,6 +110,8 @@ def list_(*, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int:
     print(
         f"{plural(active, 'open issue')}{more}; {plural(view.traces, 'trace')} read, {shown_cost(view.spent_day_usd)} spent in a day"
     )
+    if not view.recovered and any(each.recovered for each in shown):
+        print("errors that traces recovered from are not counted any more (`sonde watch --recovered`)")
     if view.outage:
         print(f"the watch could not read its source for {lapse(view.behind_s)}: {one_line(view.outage, 200)}")
     for gap in view.gaps:
@@ -249,6 +251,7 @@ def _page(issue: KnownIssue, items: str) -> str:
     lines = [
         f"issue {issue.number}: {one_line(issue.title, 200)}",
         f"state: {issue.state} since {_time(issue.since_us)}{', muted' if issue.muted else ''}",
+        *["kind: recovered errors; none of these traces failed because of it"] * issue.recovered,
         f"cause: {one_line(issue.label, 100)} (by {issue.judge})",
         f"seen: {plural(issue.count, 'trace')}, first {_time(issue.first_us)}, last {_time(issue.last_us)}, {issue.rate:.1f} per window",
         f"trend: {_bars(issue.trend)}",

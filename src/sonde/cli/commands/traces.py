@@ -144,12 +144,12 @@ def ls(
                 row.trace_id,
                 f"{row.row()['start_time'][:19]}Z",
                 row.span_count,
-                "-" if row.failed is None else row.failed,
+                "-" if row.error_spans is None else row.error_spans,
                 row.latency_ms,
             )
             for row in page.rows
         ]
-        print(table(("TRACE", "STARTED", "SPANS", "FAILED", "MS"), rows))
+        print(table(("TRACE", "STARTED", "SPANS", "ERRORS", "MS"), rows))
     began = [row.row()["start_time"][:19] for row in others]
     outside = f"; traces began between {began[0]}Z and {began[-1]}Z" if began else ""
     print(_way_on(page.more) or f"{plural(len(page.rows), 'trace')}{outside}", file=sys.stderr)
@@ -251,7 +251,7 @@ def overview(
             (each["count"], each["name"], f"{each['first_time'][:19]}Z", each["trace_ids"][0], each["message"])
             for each in groups
         ]
-        print("\n" + table(("FAILED", "SPAN", "FIRST", "IN TRACE", "MESSAGE"), rows))
+        print("\n" + table(("ERRORS", "SPAN", "FIRST", "IN TRACE", "MESSAGE"), rows))
     left = len(found["error_groups"]) - len(groups)
     notes = [f"{plural(left, 'more group')} of errors: --json has them" if left else "", _way_on(found["more"])]
     for note in filter(None, notes):

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from sonde.api.settings import Settings
     from sonde.core.cancellation import Stop
     from sonde.viewer.server import ViewerServer
+    from sonde.watch.issues import Happening, KnownIssue
     from sonde.watch.listener import OtlpListener
     from sonde.watch.loop import TraceWatch, WatchOptions, WatchPlan, WatchTurn
     from sonde.watch.notices import Messenger
     from sonde.watch.state import WatchState
 
+HINT = " (--recovered makes issues of errors that recur)"
 StateFolder = Annotated[
     Path | None,
     typer.Option("--state", metavar="DIR", help="The folder of the watch. [one per project, in the state folder]"),
@@ -73,6 +75,13 @@ class PaceOptions:
     resolve_after: Annotated[
         int, typer.Option(metavar="N", min=1, help="Windows without it, but with traces, that resolve an issue.")
     ] = 60
+    recovered: Annotated[
+        bool | None,
+        typer.Option(
+            "--recovered/--no-recovered",
+            help="Errors that traces recovered from are issues, too, if they recur. [as at the last start; at first not]",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,6 +460,7 @@ def _options(pace: PaceOptions, money: MoneyOptions, settings: Settings, *, writ
         control_share=money.control_share,
         min_traces=pace.min_traces,
         quiet_windows=pace.resolve_after,
+        recovered=pace.recovered,
         writeback=writeback,
     )
 
@@ -492,7 +502,7 @@ def _summary(turns: list[WatchTurn], state: WatchState) -> dict[str, Any]:
     """All that `--once` did, as one object."""
     from sonde.watch.issues import known_issues
 
-    titles = {each.number: each.title for each in known_issues(state)}
+    known = {each.number: each for each in known_issues(state)}
     tried = [turn for turn in turns if turn.investigated is not None]
     return {
         "summary": {
@@ -501,15 +511,23 @@ def _summary(turns: list[WatchTurn], state: WatchState) -> dict[str, Any]:
             "failed": sum(turn.failed for turn in turns),
             "behind_s": turns[-1].behind_s,
             "recovered": sum(turn.recovered for turn in turns),
+            "changed": next((turn.changed for turn in turns if turn.changed), ""),
             "gaps": list(next((turn.gaps for turn in reversed(turns) if turn.gaps), ())),
             "investigated": sum(not turn.postponed for turn in tried),
             "postponed": [turn.postponed for turn in tried if turn.postponed],
             "outage": turns[-1].outage,
             "money": next((turn.money for turn in turns if turn.money), ""),
         },
-        "happenings": [
-            {**asdict(each), "title": titles.get(each.issue, "")} for turn in turns for each in turn.happenings
-        ],
+        "happenings": [_happening(each, known.get(each.issue)) for turn in turns for each in turn.happenings],
+    }
+
+
+def _happening(happening: Happening, issue: KnownIssue | None) -> dict[str, Any]:
+    """A change of an issue with what tells people which one that is."""
+    return {
+        **asdict(happening),
+        "title": issue.title if issue else "",
+        "recovered": issue is not None and issue.recovered,
     }
 
 
@@ -521,13 +539,14 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
     for each in turn.happenings:
         known = titles.get(each.issue)
         if output.json:
-            said = {**asdict(each), "title": known.title if known else ""}
-            print(escaped_json(json.dumps(said, ensure_ascii=False, sort_keys=True)), flush=True)
+            print(escaped_json(json.dumps(_happening(each, known), ensure_ascii=False, sort_keys=True)), flush=True)
         else:
             more = f" ({each.text})" if each.text else ""
-            print(one_line(f"{each.kind}: issue {each.issue}{more}: {known.title if known else ''}", 300), flush=True)
+            kind = f"{each.kind}{', recovered' if known and known.recovered else ''}"
+            print(one_line(f"{kind}: issue {each.issue}{more}: {known.title if known else ''}", 300), flush=True)
     if output.json:
         troubles = [("gap", gap) for gap in turn.gaps] + [
+            ("changed", turn.changed),
             ("outage", turn.outage),
             ("full", turn.full),
             ("money", turn.money),
@@ -537,6 +556,8 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
                 print(escaped_json(json.dumps({"kind": kind, "text": text}, ensure_ascii=False)), flush=True)
     if output.json or output.quiet:
         return
+    if turn.changed:
+        print(f"changed: {turn.changed}", file=sys.stderr)
     for gap in turn.gaps:
         print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
     if turn.full:
@@ -555,8 +576,9 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
         print(f"waiting for the first file: {one_line(turn.empty, 300)}", file=sys.stderr, flush=True)
     elif turn.windows:
         failed = outcome_text(turn.failed, turn.recovered)
+        hint = HINT if turn.recovered and state.recall("recovered") != "1" else ""
         print(
-            f"{plural(turn.windows, 'window')}, {plural(turn.traces, 'trace')}, {failed}"
+            f"{plural(turn.windows, 'window')}, {plural(turn.traces, 'trace')}, {failed}{hint}"
             + (f", {lapse(turn.behind_s)} of traces wait" if turn.behind_s else ""),
             file=sys.stderr,
         )
@@ -581,22 +603,27 @@ def _print_plan(plan: WatchPlan, *, as_json: bool) -> int:
     scale = len(plan.candidates) / max(1, len(plan.estimates))
     cost = [round(scale * sum(each[end] for each in costs), 6) for end in (0, 1)] if known else None
     # Numbers of issues that do not exist yet say nothing: the next call may give them to others.
-    fresh = [each for each in plan.read.happenings if each.kind == "new" and each.issue in plan.titles]
+    fresh = [each for each in plan.read.happenings if each.kind == "new" and each.issue in plan.issues]
     numbers = {each.issue for each in fresh}
+    titles = {number: each.title for number, each in plan.issues.items()}
     if as_json:
         shown = {
             "windows": plan.read.windows,
             "traces": plan.read.traces,
             "failed": plan.read.failed,
             "recovered": plan.read.recovered,
+            "changed": plan.read.changed,
             "gaps": list(plan.read.gaps),
-            "issues": [{"title": plan.titles[each.issue], "new": True} for each in fresh],
+            "issues": [
+                {"title": plan.issues[each.issue].title, "new": True, "recovered": plan.issues[each.issue].recovered}
+                for each in fresh
+            ],
             "investigations": [
                 {
                     **asdict(each),
                     "issue": None if each.issue in numbers else each.issue,
                     "new": each.issue in numbers,
-                    "title": plan.titles.get(each.issue or 0, ""),
+                    "title": titles.get(each.issue or 0, ""),
                 }
                 for each in plan.candidates
             ],
@@ -608,10 +635,14 @@ def _print_plan(plan: WatchPlan, *, as_json: bool) -> int:
         return 0
     print(
         f"would read {plural(plan.read.traces, 'trace')} in {plural(plan.read.windows, 'window')}, "
-        f"{outcome_text(plan.read.failed, plan.read.recovered)}: {plural(len(fresh), 'new issue')}"
+        f"{outcome_text(plan.read.failed, plan.read.recovered)}{HINT if plan.read.recovered and not plan.recovered else ''}: "
+        f"{plural(len(fresh), 'new issue')}"
     )
+    if plan.read.changed:
+        print(f"changed: {plan.read.changed}")
     for each in fresh:
-        print(one_line(f"new issue: {plan.titles[each.issue]}", 200))
+        kind = "new issue, recovered" if plan.issues[each.issue].recovered else "new issue"
+        print(one_line(f"{kind}: {titles[each.issue]}", 200))
     if plan.candidates:
         rows = [
             (
@@ -619,7 +650,7 @@ def _print_plan(plan: WatchPlan, *, as_json: bool) -> int:
                 "new" if each.issue in numbers else each.issue or "-",
                 each.trace_id,
                 each.hits,
-                one_line(plan.titles.get(each.issue or 0, "looks healthy"), 100),
+                one_line(titles.get(each.issue or 0, "looks healthy"), 100),
             )
             for each in plan.candidates[:20]
         ]

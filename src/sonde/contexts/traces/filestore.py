@@ -87,8 +87,8 @@ class IndexStore:
         inside = " AND ".join(["trace_id = ?", *(f"{_COLUMN_OF[key]} = ?" for key in required)])
         rows: list[TraceRow] = []
         scanned, last = 0, query.after
-        for project, trace_id, count, start_us, end_us, failed in self._each(sql, tuple(values)):
-            numbers = type(count) is type(start_us) is type(end_us) is type(failed) is int
+        for project, trace_id, count, start_us, end_us, errors in self._each(sql, tuple(values)):
+            numbers = type(count) is type(start_us) is type(end_us) is type(errors) is int
             if not numbers or type(project) is not str or type(trace_id) is not str:
                 raise ToolResponseInvalid(f"{self.name} is damaged or forged: a trace has columns of the wrong type")
             if query.condition is not None:
@@ -108,7 +108,7 @@ class IndexStore:
                     span_count=count,
                     start_us=start_us,
                     end_us=end_us,
-                    failed=failed,
+                    error_spans=errors,
                 )
             )
         return Page(tuple(rows))

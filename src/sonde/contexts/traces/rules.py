@@ -116,7 +116,7 @@ def judge(spans: Sequence[Span], tree: Tree, read: Callable[[str], Span]) -> Rul
     passed_on = {above.span_id for span in failed for above in tree.path(span.summary.span_id)[:-1]}
     origins = [span for span in failed if span.summary.span_id not in passed_on]
     first = min(origins, key=lambda span: span.summary.order, default=None)
-    sign = _sign_of_failure(first) if first is not None else None
+    sign = sign_of_failure(first) if first is not None else None
     if sign is None or sign.label == "instruction_failure":
         sign = next(iter(strongest(found for span in spans for found in quiet_signs(span))), sign)
     if sign is None:
@@ -154,7 +154,8 @@ def _failed(span: Span) -> bool:
     return span.summary.status == "ERROR" or span.summary.exception
 
 
-def _sign_of_failure(span: Span) -> Sign:
+def sign_of_failure(span: Span) -> Sign:
+    """What a failed span says by itself."""
     text, kind = error_text(span), kind_of(span)
     if _SCHEMA.search(text):
         return Sign("data_schema_mismatch", span, f"{kind} span failed on the form of data: {_short(text)}")

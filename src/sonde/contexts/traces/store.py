@@ -44,8 +44,8 @@ class TraceRow:
     span_count: int
     start_us: int
     end_us: int
-    failed: int | None = field(default=None, compare=False)
-    """Its failed spans, where that is known without reading it."""
+    error_spans: int | None = field(default=None, compare=False)
+    """Where that is known without reading it. A trace with errors may have recovered from all of them."""
 
     @property
     def order(self) -> tuple[int, str]:

@@ -97,7 +97,7 @@ export class Issues {
     const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     const shown = this.all.filter(kinds[this.only]).filter((each) =>
       words.every((word) =>
-        `${each.number} ${each.title} ${each.state} ${each.cause} ${each.assignee} ${each.releases.join(" ")}`.toLowerCase().includes(word),
+        `${each.number} ${each.title} ${each.state} ${each.recovered ? "recovered" : ""} ${each.cause} ${each.assignee} ${each.releases.join(" ")}`.toLowerCase().includes(word),
       ),
     );
     const { watch } = this;
@@ -129,7 +129,7 @@ export class Issues {
         { class: "what" },
         h("a", { href: `#/issue/${issue.number}`, "data-issue": issue.number, title: issue.title }, `${issue.number}  ${short(issue.title, 110)}`),
       ),
-      h("td", {}, pill(issue.state)),
+      h("td", {}, pill(issue.state), issue.recovered ? h("span", { class: "badge" }, "recovered") : null),
       h("td", {}, spark(issue.trend, label)),
       h("td", { class: "number" }, count(issue.traces)),
       h("td", { class: "muted" }, affected.join(", ")),
@@ -185,7 +185,7 @@ export class Issue {
     const tile = (value, label) => h("div", { class: "tile" }, h("b", {}, value), h("span", {}, label));
     put(
       this.head,
-      h("div", { class: "meta" }, pill(issue.state), issue.muted ? h("span", { class: "pill" }, "muted") : null, h("span", {}, `issue ${issue.number}, since ${day(issue.since)}`)),
+      h("div", { class: "meta" }, pill(issue.state), issue.recovered ? h("span", { class: "pill" }, "recovered") : null, issue.muted ? h("span", { class: "pill" }, "muted") : null, h("span", {}, `issue ${issue.number}, since ${day(issue.since)}`)),
       h("h1", { class: "long" }, short(issue.title, 300)),
       h(
         "div",

@@ -111,3 +111,18 @@ def test_a_field_with_an_odd_value_ends_no_command_with_a_traceback(victim: Vict
             value[:40],
             said[-2000:],
         )
+
+
+@pytest.mark.hostile_long
+@pytest.mark.parametrize("command", ["ls", "ask", "incident"])
+@pytest.mark.parametrize(
+    ("server", "field"), [("langfuse", "traceId"), ("langsmith", "trace_id"), ("phoenix", "trace_id")]
+)
+def test_half_a_character_in_an_id_is_written_as_an_escape(
+    victim: Victim, server: str, field: str, command: str
+) -> None:
+    victim.environ = KEYS
+    with serving(odd(SERVERS[server], field, '"\\ud800"')) as (url, _):
+        done = victim.call(*commands(server, url, victim)[command])
+
+    assert "Traceback" not in done.stderr and "UNEXPECTED_RUNTIME_ERROR" not in done.stderr, done.stderr

@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_program import sonde
+from cli_program import call, environment, sonde
 
+from engines.trace_cases import TRACE, failed_trace, write
 from sonde import ask
+from sonde.cli.main import main
+from sonde.errors import ConfigError
 from sonde.testing import ScriptedModel
 
 
@@ -91,3 +94,81 @@ def test_a_partial_outcome_is_exit_code_3_if_one_asks_for_that(tmp_path: Path) -
     assert sonde("ask", "alpha?", "a.txt", cwd=tmp_path).returncode == 0
     assert sonde("ask", "alpha?", "a.txt", "--fail-on", "partial", cwd=tmp_path).returncode == 3
     assert sonde("batch", "q.jsonl", "--fail-on", "partial", cwd=tmp_path).returncode == 3
+
+
+def test_a_home_that_cannot_be_written_keeps_no_index_and_stops_nothing(tmp_path: Path) -> None:
+    write(tmp_path, failed_trace())
+    (tmp_path / "file").write_text("")
+
+    shown = call("traces", "ls", "--source", "traces.jsonl", cwd=tmp_path, env=environment(tmp_path / "file"))
+
+    assert shown.returncode == 0, shown.stderr
+    assert TRACE[:8] in shown.stdout
+
+
+def test_a_batch_that_cannot_make_its_folder_names_the_option(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"id": "q1", "question": "alpha?"}\n')
+
+    shown = sonde("batch", "q.jsonl", "--runs-dir", "q.jsonl", cwd=tmp_path)
+
+    assert shown.returncode == 2
+    assert "--runs-dir" in shown.stderr
+
+
+def test_a_program_that_takes_too_long_names_the_flag(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("alpha\n")
+
+    shown = sonde("ask", "q?", "a.txt", "--model", "command:sleep 300", "--model-timeout", "0.1", cwd=tmp_path)
+
+    assert "MODEL_UNREACHABLE" in shown.stderr
+    assert "--model-timeout" in shown.stderr
+
+
+def test_letters_in_the_wrong_order_are_understood(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("alpha\n")
+    (tmp_path / "own.toml").write_text('modle = "x"\n')
+
+    assert "did you mean 'model'?" in sonde("ask", "q?", "a.txt", cwd=tmp_path, SONDE_CONFIG="own.toml").stderr
+    assert "did you mean SONDE_MODEL?" in sonde("ask", "q?", "a.txt", cwd=tmp_path, SONDE_MODLE="x").stderr
+    with pytest.raises(ConfigError, match="did you mean 'model'"):
+        ask("q?", "some text of it", modle="x")  # type: ignore[call-arg]  # the mistake that is tried
+    assert "--exclude" in sonde("ask", "q?", "a.txt", "--exlude", "x", cwd=tmp_path).stderr
+
+
+def test_a_run_that_does_not_exist_is_not_resumed(tmp_path: Path) -> None:
+    shown = sonde("resume", "zzz", cwd=tmp_path)
+
+    assert shown.returncode == 2
+    assert "resuming" not in shown.stderr
+
+
+def test_what_comes_through_a_pipe_beside_paths_is_not_dropped_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("alpha\n")
+
+    assert "standard input is not read" in sonde("ask", "alpha", "a.txt", cwd=tmp_path, stdin="beta\n").stderr
+    assert "standard input" not in sonde("ask", "alpha", "a.txt", cwd=tmp_path).stderr
+    assert "standard input" not in sonde("ask", "alpha", "a.txt", "-", cwd=tmp_path, stdin="beta\n").stderr
+
+
+def test_braces_in_a_glob_are_explained(tmp_path: Path) -> None:
+    assert "braces" in sonde("ask", "alpha", "*.{py,toml}", cwd=tmp_path).stderr
+
+
+def test_an_answer_to_a_closed_standard_output_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("alpha\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "stdout", None)
+
+    assert main(["ask", "alpha", "a.txt"]) == 1
+
+
+def test_the_list_of_runs_knows_that_a_model_cost_nothing_and_cuts_command_lines(tmp_path: Path) -> None:
+    model = ScriptedModel(["FINAL('a')"], name=f"command:{'python3 ' * 20}")
+    ask("What failed?", "some text of it", model=model, runs_dir=tmp_path)
+
+    (line,) = sonde("runs", "--runs-dir", tmp_path, cwd=tmp_path).stdout.splitlines()
+
+    assert "$0.0000" in line
+    assert len(line) < 220
+    assert line.endswith("What failed?")

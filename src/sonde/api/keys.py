@@ -267,9 +267,15 @@ _EXPECTED: dict[Form, str] = {
 }
 
 
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """What somebody meant who typed this: the same letters in another order come first."""
+    near = difflib.get_close_matches(name, list(names), n=3)
+    return next((each for each in near if sorted(each) == sorted(name)), near[0] if near else None)
+
+
 def unknown(kind: str, name: str, allowed: Iterable[str], where: str) -> ConfigError:
     """The error for an unknown name: the name, the nearest allowed one, and all allowed ones."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    near = nearest(name, names)
+    hint = f" (did you mean {near!r}?)" if near else ""
     return ConfigError(f"{where}: unknown {kind} {name!r}{hint}; allowed: {', '.join(names) or 'none'}")

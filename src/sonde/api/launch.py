@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from sonde.api.config_file import state_folder
 from sonde.api.consent import seal_key
+from sonde.api.keys import unknown
 from sonde.api.result import Answer, Edited, Investigation, Result
 from sonde.api.settings import Settings, load_settings
 from sonde.contexts import Context, Maskable
@@ -112,10 +113,9 @@ def spec_of(
     engine: Engine, objective: str, context: Context, settings: Settings, options: RunOptions | None = None
 ) -> RunSpec:
     """A run from the options, else the settings, else the engine; ConfigError names an option that does not exist."""
-    unknown = [name for name in options or () if name not in RunOptions.__annotations__]
-    if unknown:
-        known = ", ".join(RunOptions.__annotations__)
-        raise ConfigError(f"unknown argument {unknown[0]!r}; every run takes {known}")
+    stray = next((name for name in options or () if name not in RunOptions.__annotations__), None)
+    if stray is not None:
+        raise unknown("argument", stray, RunOptions.__annotations__, "every run")
     given: dict[str, Any] = {name: value for name, value in (options or {}).items() if value is not None}
     check_without(given.get("without", ""))
     mask = mask_of(settings, options)

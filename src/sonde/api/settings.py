@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sonde.api.config_file import ConfigFile, Found, NamedModel, find_files, state_folder
-from sonde.api.keys import KEYS, KNOBS, check, unknown
+from sonde.api.keys import KEYS, KNOBS, check, nearest, unknown
 from sonde.core.budget import Budget
 from sonde.core.redaction import url_secrets
 from sonde.errors import ConfigError
@@ -306,7 +306,11 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, 
         sources={name: hit.source for name, hit in found.items()},
         files=tuple(str(file.path) for file in files),
         ignored=left_out,
-        notes=tuple(f"{name} sets nothing; `sonde config` lists what does" for name in stray),
+        notes=tuple(
+            f"{name} sets nothing{f' (did you mean {near}?)' if near else ''}; `sonde config` lists what does"
+            for name in stray
+            for near in [nearest(name, known)]
+        ),
         environ=dict(environ),
         root=next((folder for folder in (here, *here.parents) if os.path.lexists(folder / ".git")), here),
     )

@@ -185,9 +185,14 @@ def whole_ids(given_ids: Sequence[str], known: Mapping[str, None]) -> list[str]:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path | None:
-    """Where indexes of trace files are kept between runs; None without a home: then an index lives as long as its run."""
+    """Where indexes of trace files are kept between runs; None without a home that can be written: then an index lives as long as its
+    run.
+    """
     folder = user_folder(environ, "XDG_CACHE_HOME", ".cache")
-    return folder / "traces" if folder else None
+    if folder is None:
+        return None
+    there = next((each for each in (folder / "traces", folder, *folder.parents) if os.path.lexists(each)), folder)
+    return folder / "traces" if there.is_dir() and os.access(there, os.W_OK) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

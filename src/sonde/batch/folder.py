@@ -70,8 +70,9 @@ class BatchFolder:
                 raise ConfigError(f"{self.items} is a link, but `{command}` keeps its runs in its own folder")
             fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | PRIVATE, 0o600)
         except OSError as error:
+            option = "--runs-dir DIR" if command == "sonde batch" else "--state DIR"
             raise ConfigError(
-                f"the folder {self.path} of `{command}` cannot be made: {error.strerror}; choose another one"
+                f"the folder {self.path} of `{command}` cannot be made: {error.strerror}; choose another one with {option}"
             ) from None
         try:
             lock(fd)

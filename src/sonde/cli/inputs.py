@@ -113,6 +113,15 @@ def piped(*, silent: bool) -> bool:
     return regular and bool(cast("io.BufferedReader", sys.stdin.buffer).peek(1))
 
 
+def unread() -> bool:
+    """Whether something has come through a pipe by now; waits for nothing."""
+    try:
+        fifo = stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode) and bool(select.select([sys.stdin], [], [], 0)[0])
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is not a file
+        return False
+    return fifo and bool(cast("io.BufferedReader", sys.stdin.buffer).peek(1))
+
+
 def one_source(word: str | None) -> Any:
     """The context behind one path or -; None when there is none."""
     return None if word is None else sources([word])[0]

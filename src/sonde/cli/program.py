@@ -98,14 +98,30 @@ class _Unheard(io.FileIO):
             return memoryview(data).nbytes
 
 
+class _Lost(io.FileIO):
+    """Takes the place of a standard output that the caller has closed, and notes what is printed to it."""
+
+    printed = False
+
+    def write(self, data: Any, /) -> int:
+        self.printed = True
+        return super().write(data)
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Typer leaves by SystemExit with the exit code; errors of Sonde and of the system are handled here."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["help"]:  # as other programs take it
         words = [*words[1:], "--help"]
+    lost: _Lost | None = None
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # the caller closed it; fill its number, or one of our files would get it
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+            number = os.open(os.devnull, os.O_RDWR)
+            if name == "stdout":
+                lost = _Lost(number, "w")
+                sys.stdout = io.TextIOWrapper(io.BufferedWriter(lost), encoding="utf-8")
+            else:
+                setattr(sys, name, os.fdopen(number, mode))
     if sys.stderr is sys.__stderr__ and not sys.stderr.isatty():
         said = io.BufferedWriter(_Unheard(sys.stderr.fileno(), "w", closefd=False))
         sys.stderr = io.TextIOWrapper(said, encoding=sys.stderr.encoding, line_buffering=True)
@@ -123,6 +139,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         misread = getattr(ended.__context__, "format_message", None)  # typer has said on stderr what it cannot read
         if json and misread is not None:
             _print_refusal(misread(), 2)
+        if lost is not None and lost.printed and not ended.code:
+            return _refuse("standard output is closed, so what was printed is lost", 1)
         raise
     except UsageError as error:
         return _refuse(error.message, 2, json=json)

@@ -101,7 +101,8 @@ class RuntimeRef(Part):
     @property
     def cost(self) -> float | None:
         """US dollars; None when a part of it is not known, also if the model of unknown price never replied."""
-        unknown = self.price_source == "unknown" and self.usage.iterations and not self.usage.cost_usd
+        silent = self.usage.iterations and not self.usage.tokens_out
+        unknown = self.price_source == "unknown" and silent and not self.usage.cost_usd
         return None if unknown else self.usage.cost
 
     @model_serializer(mode="wrap")

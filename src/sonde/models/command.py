@@ -143,7 +143,9 @@ class CommandModel:
             raise interrupted(self.name, spent, waited)
         if finished.timed_out:
             raise ModelCallFailed(
-                f"{self.name} did not answer within {round(seconds, 2):g} s and was ended; raise timeout_s if it needs longer",
+                f"{self.name} did not answer within {round(seconds, 2):g} s and was ended; give it longer with --model-timeout "
+                "(timeout_s in Python and sonde.toml)",
+                code=ErrorCode.MODEL_UNREACHABLE,
                 retryable=self._settings.count_wait,
                 tokens_in=spent,
                 waited_s=waited,

@@ -62,7 +62,8 @@ class _Runtime(msgspec.Struct):
     @property
     def cost(self) -> float | None:
         """As in a record. In runs of old versions, tokens that cost nothing came from a model without a known price."""
-        counted = {"unknown": self.usage.iterations, "": self.usage.tokens_total}.get(self.price_source or "")
+        silent = self.usage.iterations and not self.usage.tokens_out
+        counted = {"unknown": silent, "": self.usage.tokens_total}.get(self.price_source or "")
         return None if counted and not self.usage.cost_usd else self.usage.cost
 
 

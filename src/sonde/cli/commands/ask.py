@@ -217,13 +217,15 @@ def ask(
 def _opened(words: list[str], exclusion: Exclusion, *, code: bool, without: str, silent: bool) -> list[Opened]:
     """The context of the typed paths, if there are any. Says what is not read, or read in a way that may surprise."""
     from sonde.api.sources import open_context
-    from sonde.cli.inputs import looks_like_traces, sources
+    from sonde.cli.inputs import looks_like_traces, sources, unread
 
     context = sources(words, code=code, exclusion=exclusion)
     if not context:
         return []
     opened = open_context(context, code=code, without=without, exclusion=exclusion)
     notes: list[str] = []
+    if "-" not in words and unread():
+        notes.append("note: standard input is not read; add - to the paths if you mean it")
     if (spans := next((word for word in words if looks_like_traces(Path(word))), None)) is not None:
         notes.append(f"note: {spans} looks like traces; --source {shlex.quote(spans)} asks about them")
     if opened.left_out:

@@ -73,7 +73,11 @@ def config(
     files = ", ".join(settings.files) or "none (sonde.toml here or above, ~/.config/sonde/sonde.toml)"
     print(printable(f"files: {files}"))
     clear = "; `sonde traces clear` removes them" if taken else ""
-    shown = f"{folder} ({taken / 1e9:.2f} GB of {most:g} GB{clear})" if folder else "none: set HOME or XDG_CACHE_HOME"
+    shown = (
+        f"{folder} ({taken / 1e9:.2f} GB of {most:g} GB{clear})"
+        if folder
+        else "none: HOME and XDG_CACHE_HOME name no place that can be written"
+    )
     print(printable(f"indexes of trace files: {shown}"))
     for note in settings.notes:
         print(printable(f"note: {note}"), file=sys.stderr)

@@ -56,9 +56,10 @@ def doctor(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
-    """Can untrusted code run safely here, and does the model answer? Tries both for real.
+    """Can untrusted code run safely here, and, with --model, does that model answer? Tries it for real.
 
-    Prints layers, kernel, Python and versions, and which model servers of this machine answer if no model is set.
+    Without --model no model is asked, even if a key is set. Prints layers, kernel, Python and versions, and which model
+    servers of this machine answer if no model is set.
     Where the kernel has no layers (macOS, Windows) it says what the portable backend promises and what it does not.
     Exit code 1 if untrusted code cannot run safely, or if the model given with --model does not answer. If you have chosen
     the portable backend, that is the one that counts.

@@ -49,6 +49,7 @@ def resume(
     from sonde.cli.inputs import one_source
 
     settings = settings_of(model, budget, place, backend=allowed.backend)
+    settings.find_run(run)  # a wrong name is refused before anything is said
 
     def start(hooks: RunHooks) -> Result:
         return rerun.resume(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 NARROW_MODEL, NARROW_QUESTION, NARROW_OUTCOME = 24, 20, 12
 """What a narrow terminal shows of them at least."""
 OUTCOME_WIDTH = 28
+COMMAND_WIDTH = 40
 TYPES = {
     **{name: name for name in ("ask", "rca", "edit", "rlms")},
     "comply": "policy_compliance",
@@ -94,6 +95,8 @@ def list_(*, wanted: RunFilter, place: PlaceOptions) -> int:
         return 0
     width = get_terminal_size().columns if sys.stdout.isatty() else 0
     said = min(OUTCOME_WIDTH, max((len(summary.outcome) for summary in found), default=0))
+    if found and width:
+        print("run, status, kind, turns, tokens, cost, outcome, model, question:", file=sys.stderr)
     for summary in found:
         print(_line(summary, width, said))
     if not found:
@@ -114,6 +117,8 @@ def _line(summary: RunSummary, width: int = 0, said: int = 0) -> str:
         f"{summary.tokens:>9,} {'token ' if summary.tokens == 1 else 'tokens'} {spent:>12}  "
     )
     model, asked = printable(summary.model or "no model"), one_line(summary.objective, 60)
+    if model.startswith("command:"):  # a whole command line would push the question off the screen
+        model = middle_cut(model, COMMAND_WIDTH)
     asked = f"unproved: {asked}" if summary.unproved else asked
     if said:
         room = width - len(line) - len(model) - len(asked) - 4 if width else said

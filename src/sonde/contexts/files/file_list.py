@@ -139,8 +139,9 @@ def list_sources(
         matches = sorted(expanded(source, links))
         listing.refused |= links
         if not matches:
+            braces = "Globs have no braces here: write one for each part, such as '*.py' '*.toml'. "
             raise ConfigError(
-                f"no such file or folder: {source!r}. "
+                f"no such file or folder: {source!r}. {braces if '{' in source else ''}"
                 "Give an existing path, a quoted glob such as 'logs/**/*.log', or - for standard input."
             )
         files = [match for match in matches if not Path(match).is_dir()]

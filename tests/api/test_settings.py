@@ -243,7 +243,7 @@ def test_a_strangers_file_where_everybody_may_write_does_not_count(home: Path) -
 
 def test_a_misspelt_variable_is_pointed_out(home: Path) -> None:
     assert settings(home, env={"SONDE_MODLE": "x"}).notes == (
-        "SONDE_MODLE sets nothing; `sonde config` lists what does",
+        "SONDE_MODLE sets nothing (did you mean SONDE_MODEL?); `sonde config` lists what does",
     )
 
 

@@ -172,3 +172,52 @@ def test_the_list_of_runs_knows_that_a_model_cost_nothing_and_cuts_command_lines
     assert "$0.0000" in line
     assert len(line) < 220
     assert line.endswith("What failed?")
+
+
+def test_the_overview_groups_one_error_of_numbered_steps(tmp_path: Path) -> None:
+    rows = failed_trace()
+    broken = next(each for each in rows if each["status_code"] == "ERROR")
+    rows += [{**broken, "name": f"Step {number}", "span_id": f"{number:016x}"} for number in (5, 6, 7)]
+    write(tmp_path, rows)
+
+    found = json.loads(sonde("traces", "overview", "--source", "traces.jsonl", "--json", cwd=tmp_path).stdout)
+
+    assert [each["count"] for each in found["error_groups"] if each["name"] == "Step #"] == [3]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("q.csv", 'question,paths,code\n"Where is alpha, exactly?",a.txt;b.txt,false\nbeta?,,\n'),
+        ("q.txt", "Where is alpha, exactly?\n\nbeta?\n"),
+    ],
+)
+def test_a_batch_reads_csv_and_lists_of_questions(name: str, text: str, tmp_path: Path) -> None:
+    for each in ("a.txt", "b.txt"):
+        (tmp_path / each).write_text("alpha beta\n")
+    (tmp_path / name).write_text(text)
+
+    shown = sonde("batch", name, "--path", "a.txt", "--dry-run", cwd=tmp_path)
+
+    assert shown.returncode == 0, shown.stderr
+    assert "would run     2 items" in shown.stdout
+
+
+def test_a_cell_that_is_no_field_is_said(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text("question,colour\nWhy?,red\nHow?,\n")
+
+    shown = sonde("batch", "q.csv", "--dry-run", cwd=tmp_path)
+
+    assert "line 2" in shown.stderr
+    assert "'colour'" in shown.stderr
+
+
+@pytest.mark.long
+def test_a_batch_writes_a_table_without_formulas(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("alpha\n")
+    (tmp_path / "q.csv").write_text("id,question\n=HYPERLINK(1),alpha?\n")
+
+    sonde("batch", "q.csv", "--path", "a.txt", "--runs-dir", "runs", cwd=tmp_path)
+
+    (table,) = tmp_path.glob("runs/*/results.csv")
+    assert table.read_text().splitlines()[1].startswith("'=HYPERLINK(1),ask,partial")

@@ -45,6 +45,7 @@ def test_with_yes_the_demo_task_is_done_and_told(folder: Path) -> None:
     assert "normalizeWhitespace" in (folder / "sample.ts").read_text()
     assert "sample.ts:9-12" in done.stdout
     assert "changed: sample.ts, sample.test.ts" in done.stderr
+    assert "+export function normalizeWhitespace" in done.stderr  # the diff, though nobody is asked
     assert "--yes" not in done.stderr
 
 

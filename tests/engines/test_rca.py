@@ -174,7 +174,7 @@ def test_whoever_read_little_of_the_failing_branch_is_not_sure(tmp_path: Path) -
     made = report(sonde.rca(TRACE, traces, **options(model(LOOK, submit(confidence=0.9)))))
 
     assert made["confidence"] == 0.5
-    assert any("of the failing branch was read" in gap for gap in made["gaps"])
+    assert any("of the failing branch were opened" in gap for gap in made["gaps"])
 
 
 @pytest.mark.parametrize(

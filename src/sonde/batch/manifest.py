@@ -9,6 +9,8 @@ Relative paths are relative to the manifest. Nothing here looks at the files or 
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -98,11 +100,43 @@ def read_manifest(path: Path) -> Manifest:
         raise ConfigError(f"the manifest {path} cannot be read: {error.strerror}") from None
     if len(text) > MAX_BYTES:
         raise ConfigError(f"the manifest {path} is larger than {MAX_BYTES:,} bytes; make several batches of it")
-    manifest = parse_manifest(text.splitlines(), path.absolute().parent)
+    try:
+        lines = {".csv": _rows, ".txt": _questions}.get(path.suffix.lower(), bytes.splitlines)(text)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"the manifest {path} cannot be read as {path.suffix[1:]}: {error}") from None
+    manifest = parse_manifest(lines, path.absolute().parent)
     if not manifest.items:
         first = f"; line {manifest.broken[0].number}: {manifest.broken[0].reason}" if manifest.broken else ""
         raise ConfigError(f"{path} holds no item{first}. A line reads {_EXAMPLE}")
     return replace(manifest, folder=path.absolute().parent)
+
+
+def _questions(text: bytes) -> list[bytes]:
+    """A line of a manifest for each line of text, which is a question."""
+    asked = text.decode("utf-8-sig").splitlines()
+    rows = (
+        {"id": f"q{number}", "question": line.strip()} if line.strip() else None for number, line in enumerate(asked, 1)
+    )
+    return [json.dumps(row).encode() if row else b"" for row in rows]
+
+
+def _rows(text: bytes) -> list[bytes]:
+    """A line of a manifest for each row of a CSV file: columns are fields, empty cells say nothing, lists are separated by `;`."""
+    lines = [b""]  # the names of the columns
+    for number, row in enumerate(csv.DictReader(io.StringIO(text.decode("utf-8-sig"), newline=""), strict=True), 1):
+        item: dict[str, Any] = {"id": f"q{number}"}
+        for name, cell in row.items():
+            if name is None or not (cell or "").strip():
+                if cell and name is None:
+                    item["a column without a name"] = cell
+            elif name in _LISTS:
+                item[name] = [part.strip() for part in cell.split(";") if part.strip()]
+            elif name in ("code", "gitignore"):
+                item[name] = {"true": True, "false": False}.get(cell.strip().lower(), cell)
+            else:
+                item[name] = cell
+        lines.append(json.dumps(item).encode())
+    return lines
 
 
 def parse_manifest(lines: Iterable[bytes], folder: Path) -> Manifest:

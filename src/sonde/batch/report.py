@@ -5,11 +5,12 @@ Numbers cover every finished item of the manifest, whichever start of the batch 
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,7 @@ def _names(ids: Sequence[str]) -> str:
 
 
 def write_report(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> tuple[dict[str, Any], list[str]]:
-    """report.json, report.md, report.html, issues.json and results.parquet; and what was skipped, in words.
+    """report.json, report.md, report.html, issues.json, results.csv and results.parquet; and what was skipped, in words.
 
     `DiskFull` when the disk does not take them: the results are sound, and a later start writes the report.
     """
@@ -239,6 +240,7 @@ def write_report(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> tuple[d
         write_atomically(folder / "report.html", page.encode("utf-8", "backslashreplace"))
         write_atomically(folder / ISSUES, pretty_json(msgspec.to_builtins(IssueFile(issues=list(issues)))))
         outcome.folder.keep_latest(outcome.results)
+        write_atomically(folder / "results.csv", _csv(outcome.results).encode("utf-8", "backslashreplace"))
         skipped = write_parquet(folder / "results.parquet", outcome.results)
     except OSError as error:
         why = error.strerror or str(error)
@@ -246,6 +248,18 @@ def write_report(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> tuple[d
             f"the report in {folder} cannot be written: {why}; make room and start the batch again"
         ) from None
     return report, [skipped] if skipped else []
+
+
+def _csv(results: Sequence[ItemResult]) -> str:
+    """The results as a table for a spreadsheet. A text that a spreadsheet would take for a formula gets a ' before it."""
+    names = ("id", "engine", "status", "judge", "label", "summary", "code", "message", "cost_usd", "latency_s")
+    text = StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([*names, "run"])
+    for result in results:
+        cells = [getattr(result, name) for name in names] + [run_path(result)]
+        rows.writerow([f"'{each}" if isinstance(each, str) and each[:1] in set("=+-@\t\r") else each for each in cells])
+    return text.getvalue()
 
 
 def write_parquet(path: Path, results: Sequence[ItemResult]) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from sonde.cli.text import printable, printable_lines
-from sonde.contexts.workspace import Approval, Plan, accept, visible
+from sonde.contexts.workspace import Approval, Plan, visible
 from sonde.core.cancellation import WAIT_S
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
@@ -20,10 +20,17 @@ QUESTION = "Apply this change? [y]es, [n]o, [a]ll for this task: "
 def approval(
     *, yes: bool, silent: bool = False, stdin: TextIO | None = None, stderr: TextIO | None = None
 ) -> Callable[[Plan], Approval]:
-    """Who approves: everything is accepted with --yes and rejected where nobody can answer; otherwise the person is asked."""
-    if yes:
-        return accept
+    """Who approves: everything is shown and accepted with --yes, and rejected where nobody can answer; otherwise the person is asked."""
     asked, shown = stdin or sys.stdin, stderr or sys.stderr
+
+    def accepted(plan: Plan) -> Approval:
+        if not silent:
+            shown.write(_shown(plan, color=shown.isatty()))
+            shown.flush()
+        return Approval(accepted=True)
+
+    if yes:
+        return accepted
     if not asked.isatty():
         return Unattended(shown, color=shown.isatty(), silent=silent)
 

@@ -403,9 +403,10 @@ def folded(gaps: Iterable[str]) -> list[str]:
     for group in groups.values():
         branches = [found for gap in group if (found := BRANCH.fullmatch(gap))]
         if branches:
-            left = sum(int(found[2]) for found in branches)
+            left = max(int(found[2]) for found in branches)  # branches share spans, so a sum would count some twice
             around = plural(len(branches), "slow or failed span")
-            told.append(f"the first look left out {plural(left, 'span')} around {around}")
+            most = "up to " if len(branches) > 1 else ""
+            told.append(f"the first look left out {most}{plural(left, 'span')} around {around}")
         else:
             told.append(group[0] if len(group) == 1 else f"{group[0]} (and {len(group) - 1} more like it)")
     return told

@@ -130,7 +130,11 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     alternatives = _alternatives(fields, label, gathered)
     read = _read_share(gathered)
     if taxonomy is None and label != NO_FAILURE and confidence > SURE and (read < HALF or not alternatives):
-        why = f"{read:.0%} of the failing branch was read" if read < HALF else "no other explanation was tested"
+        why = (
+            f"only {read:.0%} of the spans of the failing branch were opened"
+            if read < HALF
+            else "no other explanation was tested"
+        )
         gaps.append(f"the model's confidence of {confidence:g} is lowered to {SURE:g}: {why}")
         confidence = SURE
     draft: dict[str, Any] = {
@@ -287,7 +291,9 @@ def fallback(gathered: Gathered) -> Conclusion:
         refs = [EvidenceRef.of(e) for e in gathered.prefilter.excerpts if not log.prove(e, reread)][:1]
         if not refs:
             return Conclusion(output=None)
-    why = str(rule.get("why") or "nothing was found").removesuffix("…").rstrip()
+    why = str(rule.get("why") or "nothing was found").rstrip()
+    if why.endswith("…"):  # it was cut, perhaps within a word
+        why = f"{why[:-1].rstrip().rpartition(' ')[0]} …"
     failing = rule.get("span_id")
     raised = raised_at(cast("TracesContext", gathered.context).store.span(failing)) if failing else ""
     unread = [NOT_READ] if label == NO_FAILURE else []

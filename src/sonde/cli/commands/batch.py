@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +26,7 @@ from sonde.cli.options import (
 )
 from sonde.cli.text import escaped_json, link, links_shown, one_line, printable, printable_lines
 from sonde.core.canonical import plural
+from sonde.core.markdown_safety import unescaped
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from sonde.batch.manifest import Manifest
     from sonde.batch.progress import BatchProgress
 
-ManifestFile = Annotated[Path | None, typer.Argument(metavar="MANIFEST", help="A JSON Lines file, one item per line.")]
+ManifestFile = Annotated[
+    Path | None, typer.Argument(metavar="MANIFEST", help="One item per line: JSON Lines, .csv, or .txt with questions.")
+]
 SAMPLED = 8  # items that a dry run starts
 TELL_S = 10.0  # between two lines of progress without a terminal
 
@@ -76,6 +79,10 @@ class BatchFlags:
         None
     )
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed items again.")] = False
+    path: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="What questions without paths are about; repeatable."),
+    ] = None
     allow_path: Annotated[
         list[Path] | None,
         typer.Option(metavar="PATH", help="Items may also read here, outside the manifest's folder; repeatable."),
@@ -139,7 +146,20 @@ def batch(
         max_cost_usd=budget.max_cost_usd,
         concurrency=how.concurrency,
     )
-    allowed = [*(how.allow_path or ()), *([Path(query.source)] if query.source and "://" not in query.source else ())]
+    if how.path:
+        asked = [str(path.absolute()) for path in how.path]
+        given = (
+            each
+            if each.engine != "ask" or "paths" in each.fields
+            else replace(each, fields={**each.fields, "paths": asked})
+            for each in items.items
+        )
+        items = replace(items, items=tuple(given))
+    allowed = [
+        *(how.allow_path or ()),
+        *(how.path or ()),
+        *([Path(query.source)] if query.source and "://" not in query.source else ()),
+    ]
     options = BatchOptions(
         on=how.on,
         limits=limits,
@@ -164,7 +184,8 @@ def batch(
             escaped_json(pretty_json({**report, "folder": str(outcome.folder.path), "skipped": skipped}).decode())
         )
         return cancel.exit_code(ended)
-    sys.stdout.write(printable_lines(markdown(report)))
+    said = markdown(report)  # as in report.md; on a terminal without the signs that keep foreign text from being markup
+    sys.stdout.write(printable_lines(unescaped(said) if sys.stdout.isatty() else said))
     if outcome.stopped:
         again = "the same command"
         if query.asked and not how.name:

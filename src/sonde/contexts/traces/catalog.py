@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from sonde.contexts.traces.attributes import KIND_KEY
+from sonde.contexts.traces.failure_words import component_of
 from sonde.contexts.traces.filestore import FileStore, terms_of
 from sonde.contexts.traces.filters import parse_filter
 from sonde.contexts.traces.groups import AttributeTable, facts_of
@@ -152,7 +153,7 @@ def overview(store: TraceStore, query: TraceQuery) -> Row:
         "kinds": counts(span.kind for span in spans),
         "statuses": counts(span.status for span in spans),
         "latency_ms": quantiles(durations),
-        "error_groups": [group.row() for group in error_groups(spans)[:MAX_GROUPS]],
+        "error_groups": [group.row() for group in error_groups(spans, component_of)[:MAX_GROUPS]],
         "more": page.more,
         "gaps": store.skipped(),
     }

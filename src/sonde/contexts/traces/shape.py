@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -185,14 +185,15 @@ class ErrorGroup:
         }
 
 
-def error_groups(spans: Iterable[SpanSummary]) -> list[ErrorGroup]:
-    """Groups of failed spans, the largest first, then by name and message."""
+def error_groups(spans: Iterable[SpanSummary], called: Callable[[str], str] = str) -> list[ErrorGroup]:
+    """Groups of failed spans, the largest first, then by name and message. `called` is the name of a group of spans of this name."""
     groups: dict[tuple[str, str, str], ErrorGroup] = {}
     for span in spans:
         if span.status == "ERROR" or span.exception:
             same = " ".join(_VARYING.sub("#", span.status_message[:400]).split())
-            key = (span.name, span.kind, same)
-            groups.setdefault(key, ErrorGroup(span.name, span.kind, span.status_message[:400])).spans.append(span)
+            name = called(span.name)
+            group = groups.setdefault((name, span.kind, same), ErrorGroup(name, span.kind, span.status_message[:400]))
+            group.spans.append(span)
     return sorted(groups.values(), key=lambda group: (-len(group.spans), group.name, group.message))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -276,3 +277,19 @@ def test_nothing_more_is_looked_at_when_the_time_of_the_run_is_up() -> None:
         assert facts_of(given, transcript) == []
     with Deadline(FrozenClock(), 1).in_force():
         assert len(facts_of(given, transcript)) == 1
+
+
+def test_arguments_of_millions_of_values_stay_text() -> None:
+    bomb = '{"a": [' + "[]," * 400_000 + "0]}"
+    table = {"tool.name": "look", "input.value": bomb}
+    spans = [agent(), *(span(number, "TOOL", attributes=table) for number in range(2, 5))]
+    transcript = transcript_of(spans)
+
+    tracemalloc.start()
+    try:
+        facts_of(spans, transcript)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 20 * len(bomb)  # decoded, one of them takes 80 MB

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Any, TypeVar, cast
 
+from sonde.contexts.traces.genai import maybe_json
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.transcript import Step, Transcript
 from sonde.contexts.traces.views import messages_of, tool_io_of
@@ -469,17 +470,13 @@ def _declared(prompt: str) -> dict[str, frozenset[str]]:
 def _written(step: Step) -> list[ToolUse]:
     """The structured calls in a model's output."""
     _, mark, rest = step.came.rpartition("calls: [")
-    try:
-        items: Any = json.loads("[" + rest) if mark else []
-    except (ValueError, RecursionError):
-        return []
+    items: Any = maybe_json("[" + rest) if mark else None
     calls: list[ToolUse] = []
-    for item in cast("list[Any]", items):
+    for item in cast("list[Any]", items) if isinstance(items, list) else []:
         match item:
             case {"name": str(name), "arguments": str(text)}:
-                try:
-                    arguments: Any = json.loads(text)
-                except (ValueError, RecursionError):
+                arguments = maybe_json(text)
+                if arguments is text:
                     continue
             case {"name": str(name), "arguments": dict(arguments)}:  # pyright: ignore[reportUnknownVariableType]  # any JSON object
                 text = json.dumps(arguments)
@@ -496,11 +493,7 @@ def _made(step: Step, span: Span) -> ToolUse | None:
     if done is None:
         return None
     given = done.row["input"]
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except (ValueError, RecursionError):
-            given = {"input": given}
+    given = maybe_json(given) if isinstance(given, str) else given
     fields = cast("dict[str, Any]", given) if isinstance(given, dict) else {"input": given}
     inner = fields.get("kwargs")
     if isinstance(inner, dict):

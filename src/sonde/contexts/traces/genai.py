@@ -162,7 +162,7 @@ def _message(message: Table, base: str) -> Table:
     for key, name in (("name", "message.name"), ("finish_reason", "message.finish_reason")):
         if message.get(key):
             flat[f"{base}.{name}"] = str(message[key])
-    parts = _mappings(message.get("parts"))
+    parts = mappings(message.get("parts"))
     response = next((part for part in reversed(parts) if part.get("type") == "tool_call_response"), None)
     if response is not None:
         if response.get("id"):
@@ -198,10 +198,11 @@ def _message(message: Table, base: str) -> Table:
 
 def _json_list(value: Any) -> list[Table]:
     """The objects of a JSON list that arrived as text; anything else is none."""
-    return _mappings(maybe_json(value)) if isinstance(value, str) else []
+    return mappings(maybe_json(value)) if isinstance(value, str) else []
 
 
-def _mappings(value: Any) -> list[Table]:
+def mappings(value: Any) -> list[Table]:
+    """The objects of a list; anything else is none."""
     items = cast("list[Any]", value) if isinstance(value, list) else []
     return [cast("Table", item) for item in items if isinstance(item, dict)]
 

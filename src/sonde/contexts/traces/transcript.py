@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby, pairwise, takewhile, zip_longest
 from typing import Any, cast
 
+from sonde.contexts.traces.genai import maybe_json
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.views import Artifact, chunks_of, messages_of, tool_io_of
 from sonde.core.canonical import canonical_json, sha256_text
@@ -563,10 +564,7 @@ def _task(span: Span) -> str:
     text = _plain(span.attributes.get("input.value"))
     if not text.startswith("{"):
         return text
-    try:
-        fields: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    fields = maybe_json(text)
     said = (cast("dict[str, Any]", fields).get(key) for key in TASK_KEYS) if isinstance(fields, dict) else ()
     return next((each for each in said if isinstance(each, str) and each.strip()), text)
 

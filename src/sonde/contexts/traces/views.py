@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from sonde.contexts.traces.genai import mappings, maybe_json
 from sonde.contexts.traces.span import Row, Span, SpanSummary, time_text
 from sonde.core.canonical import canonical_json, sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt
@@ -108,10 +109,7 @@ def chunks_of(span: Span) -> list[Artifact]:
         items = [item for _, item in sorted(indexed(span.attributes, prefix).items())]
         value = span.attributes.get(prefix)
         if not items and isinstance(value, str) and value.lstrip().startswith("["):  # documents as one JSON text
-            try:
-                items = [cast("Row", item) for item in json.loads(value) if isinstance(item, dict)]
-            except (ValueError, RecursionError):
-                continue
+            items = mappings(maybe_json(value))
         if items:
             break
     else:
@@ -240,11 +238,7 @@ def text_behind(excerpt: Excerpt, read: Callable[[str], Span]) -> str | None:
 
 def in_words(text: str) -> str:
     """A canonical text (of a span, a tool call, a message, a chunk or a group) as a person reads it."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    match value:
+    match maybe_json(text):
         case {"name": name, "span_kind": kind, "status_code": status, "status_message": said, "start_time": begun}:
             return f"{name} ({kind}) at {begun}: {status}{f', {said}' if said else ''}"
         case {"tool_name": name, "input": given, "output": came, "status_code": status}:

@@ -176,7 +176,34 @@ def test_a_restart_keeps_the_option_and_a_change_is_told(post: Post) -> None:
     )
     assert post.issues()[1].state == "ongoing"  # nobody has looked: it is not quiet
     assert "not counted any more (`sonde watch --recovered`)" in after
-    assert "changed: errors that traces recovered from are issues from now on" in on.stdout
+    assert "changed: errors that traces recovered from are issues, too (--recovered)" in on.stdout
+
+
+def test_turned_on_later_it_counts_the_traces_that_were_read_before(post: Post, tmp_path: Path) -> None:
+    told = [mended(n, n * 40, "disk full" if n % 2 else "no results for '{n}'") for n in range(1, 20)]
+    told += [trace(n, n * 40, STOCK if n > 30 else None) for n in range(20, 35)]
+    late = Post(tmp_path / "late", options=replace(post.options, recovered=None))
+    late.path.mkdir()
+    for each in (post, late):
+        each.options = replace(each.options, min_traces=3)
+        append(each.traces, told)
+    post.look(3000)
+    assert len(late.look(3000)) == 1
+    late.options = post.options
+    late.look(3000)
+
+    def seen(one: Post) -> set[Any]:
+        return {
+            (each.title, each.recovered, each.state, each.count, each.first_us, each.last_us)
+            for each in one.issues().values()
+        }
+
+    assert seen(late) == seen(post)
+    assert late.look(3000) == []
+    for each in (post, late):
+        append(each.traces, [mended(40, 3000, "disk full")])
+        assert [word.split()[0] for word in each.look(3200)] == ["regressed"]
+    assert seen(late) == seen(post)
 
 
 def test_the_kind_is_shown_wherever_issues_are(post: Post) -> None:

@@ -345,11 +345,7 @@ def take_in(state: WatchState, window: int, looks: Sequence[TraceLook], rules: I
         state.change_many("INSERT OR IGNORE INTO releases VALUES (?, ?)", sorted(released, key=lambda one: one[1]))
     _show(state, window, pairs, rules)
     if rules.recovered:  # after the failures: what makes traces fail is no issue of this kind as well
-        errors = [each for look in looks for each in look.recoveries()]
-        pairs = _signatures(state, window, errors, recovered=True, beside=failed)
-        once = {(look.row.trace_id, signature): (look, signature) for look, signature in reversed(pairs)}
-        state.change_many("INSERT INTO recoveries VALUES (?, ?, ?)", [(*each, window) for each in once])
-        _show(state, window, list(once.values()), rules)
+        take_in_recovered(state, window, looks, rules)
     for signature in mended:
         _drop_empty(state, signature, None)
     for trace_id, found in old.items():
@@ -357,6 +353,16 @@ def take_in(state: WatchState, window: int, looks: Sequence[TraceLook], rules: I
             _drop_empty(state, signature, signatures.get(trace_id))
     at_us = max((look.row.end_us for look in looks), default=0)
     _resolve_quiet(state, window, at_us, rules)
+
+
+def take_in_recovered(state: WatchState, window: int, looks: Sequence[TraceLook], rules: IssueRules) -> None:
+    """What traces of one window recovered from, of which none is counted yet, within a transaction of the caller."""
+    errors = [each for look in looks for each in look.recoveries()]
+    pairs = _signatures(state, window, errors, recovered=True, beside=[look for look in looks if look.failed])
+    once = {(look.row.trace_id, signature): (look, signature) for look, signature in reversed(pairs)}
+    state.change_many("INSERT INTO recoveries VALUES (?, ?, ?)", [(*each, window) for each in once])
+    _show(state, window, list(once.values()), rules)
+    _resolve_quiet(state, window, max((look.row.end_us for look in looks), default=0), rules)
 
 
 def _take_back_recoveries(state: WatchState, trace_ids: Sequence[str]) -> set[int]:
@@ -523,10 +529,11 @@ def _advance(state: WatchState, signature: int, window: int, members: Sequence[T
     at_us = min(look.row.start_us for look in members)
     issue = state.one("SELECT issue FROM signatures WHERE id = ?", signature)
     if issue is None:
+        hour = (window - rules.hour, window)
         lately = state.one(
-            "SELECT sum(count) FROM hits WHERE signature = ? AND window > ?", signature, window - rules.hour
+            "SELECT sum(count) FROM hits WHERE signature = ? AND window > ? AND window <= ?", signature, *hour
         )
-        traffic = state.one("SELECT coalesce(sum(traces), 0) FROM windows WHERE window > ?", window - rules.hour)
+        traffic = state.one("SELECT coalesce(sum(traces), 0) FROM windows WHERE window > ? AND window <= ?", *hour)
         if lately >= rules.needed(traffic):
             issue = state.change(
                 "INSERT INTO issues (state, since_us, first_window) VALUES ('new', ?, ?)", at_us, window

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 
 from sonde.api.estimate import Estimate, estimate
@@ -40,11 +41,12 @@ from sonde.contexts.traces.prefilter import prefilter, shortened
 from sonde.contexts.traces.rules import sign_of_failure
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore, UnknownTrace
-from sonde.core.canonical import plural
+from sonde.core.canonical import lapse, plural
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.redaction import redact_text
 from sonde.errors import ConfigError, RunError, ToolFault, ToolResponseInvalid
 from sonde.watch.issues import (
+    LONG_AGO,
     LONGEST_PAUSE_S,
     Candidate,
     Happening,
@@ -58,6 +60,7 @@ from sonde.watch.issues import (
     happenings,
     known_issues,
     take_in,
+    take_in_recovered,
 )
 from sonde.watch.state import FILE, MOST_ATTEMPTS, StateFull, StateUnusable, WatchState
 
@@ -240,10 +243,10 @@ class TraceWatch:
             return (
                 "errors that traces recovered from are counted no more (--no-recovered); their issues stay as they are"
             )
-        return (
-            "errors that traces recovered from are issues from now on (--recovered); traces that were read before do not count: "
-            "a watch with another --state DIR reads them"
-        )
+        self.state.remember("again_after", LONG_AGO)
+        self.state.remember("again_up_to", self.state.number("window"))
+        kept = lapse(self.options.late_s + 2 * LONGEST_S)
+        return f"errors that traces recovered from are issues, too (--recovered): from now on, and in the last {kept} that were read before"
 
     def end(self) -> None:
         """Write down that the watch does not run any more, if there is room for that."""
@@ -325,6 +328,7 @@ class TraceWatch:
         """Every window that is over, the oldest first, each in one transaction. `behind_s` is how much time of the traces waits unread."""
         done = WatchTurn()
         gaps: list[str] = []
+        self._read_again()
         more = True
         while more and not self.stopping.is_set():
             # Opened for each stretch: a store over a server remembers every trace that it has listed.
@@ -356,6 +360,33 @@ class TraceWatch:
         if not self.stopping.is_set():
             self._caught_up()
         return done
+
+    def _read_again(self) -> None:
+        """Count what traces recovered from that were read before this counted, as far as the state remembers them."""
+        state, up_to = self.state, self.state.number("again_up_to", LONG_AGO)
+        if not self.options.recovered or state.number("again_after", LONG_AGO) >= up_to:
+            return
+        rows = state.rows(
+            "SELECT window, trace_id, end_us, spans FROM traces WHERE window > ? AND window <= ? "
+            "AND trace_id NOT IN (SELECT trace_id FROM recoveries) ORDER BY window",
+            *(state.number("again_after", LONG_AGO), up_to),
+        )
+        unreadable = state.number("unreadable")
+        with closing(self.open_store() if self.open_store else self.place.open()) as store:
+            for window, found in groupby(rows, key=lambda row: int(row[0])):
+                if self.stopping.is_set():
+                    return
+                looks: list[TraceLook] = []
+                for _, trace_id, end_us, spans in found:
+                    row = TraceRow(project="", trace_id=trace_id, span_count=spans, start_us=0, end_us=end_us)
+                    look = self._look(store, row, AttributeTable())
+                    if look is not None:
+                        looks.append(replace(look, row=replace(row, start_us=look.facts.start_us)))
+                with state.transaction():
+                    take_in_recovered(state, window, looks, self.options.rules)
+                    state.remember("again_after", window)
+        state.remember("unreadable", unreadable)  # these were counted when they were read first
+        state.remember("again_after", up_to)
 
     def _claim(self) -> None:
         """The source could be read: from now on the state is about it."""

@@ -269,7 +269,7 @@ def watch(
         found = any(kind in failing and number in dict(counted) for kind, number in seen)
         if how.once and output.json:
             print(escaped_json(json.dumps(_summary(turns, opened), ensure_ascii=False, sort_keys=True)))
-        elif how.once and not silent and not last.outage and not any(turn.windows for turn in turns):
+        elif how.once and not silent and not last.outage and not any(turn.windows or turn.happenings for turn in turns):
             active = sum(kind == "open" for kind, _ in seen)
             print(f"nothing new: 0 traces to read, {plural(active, 'open issue')}", file=sys.stderr)
     return cancel.exit_code(1 if last.outage or untold else FAILING if found else 0)

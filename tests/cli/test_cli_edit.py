@@ -222,3 +222,15 @@ def test_without_a_terminal_the_change_is_shown_and_the_reason_is_no_users_no(fo
 
 def _journal(folder: Path) -> str:
     return "".join(file.read_text() for file in (folder.parent / "runs").glob("*/events.jsonl"))
+
+
+@pytest.mark.long
+def test_what_was_written_is_kept_as_a_patch_that_takes_it_back(folder: Path) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert sonde_edit(folder, "--yes").returncode == 0
+    assert (folder / "sample.ts").read_bytes() != before["sample.ts"]
+
+    (patch,) = (folder.parent / "runs").glob("*/edit.patch")
+    subprocess.run(["git", "apply", "-R", patch], cwd=folder, check=True)
+
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before

@@ -31,8 +31,10 @@ from sonde.contexts.workspace.reach import NOT_CONFINED, confinable
 from sonde.core.deadline import PatientClock, SystemClock
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
+from sonde.runtime.finish import Outcome
 from sonde.runtime.run import NO_MODEL
 
+PATCH = "edit.patch"
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
 
 
@@ -122,6 +124,13 @@ def edit(
     if spec.model is None:
         raise ConfigError(f"nothing was edited: {NO_MODEL}")
     spec = replace(spec, recipe={**recipe, **model_names(spec)}, notes=notes)
+    if isinstance(workspace, LocalWorkspace) and spec.mask is None:  # it would hold what a mask hides
+        changed = workspace
+
+        def files(_outcome: Outcome, _run_id: str) -> dict[str, str]:
+            return {PATCH: patch} if (patch := changed.patch()) else {}
+
+        spec = replace(spec, files=files)
     with ExitStack() as stack:
         if continue_from is not None:
             spec = stack.enter_context(continued(spec, continue_from, settings, options.get("runs_dir")))

@@ -22,6 +22,7 @@ from sonde.contexts.workspace.base import (
     Approval,
     Approve,
     CommandResult,
+    FileChange,
     FileSlice,
     Match,
     Matches,
@@ -179,6 +180,24 @@ class LocalWorkspace:
             return rejected(decision)
         self._applied.append(write_plan(self.root, plan))
         return Applied(applied=True, summary=plan.summary(), diff=plan.diff())
+
+    def patch(self) -> str:
+        """All that was applied and not taken back, as one unified diff that `patch -R -p1` takes back."""
+        before: dict[str, str | None] = {}
+        after: dict[str, str | None] = {}
+        for change in (step.change for applied in self._applied for step in applied.steps):
+            before.setdefault(change.path, None if change.action is Action.ADD else change.old_text)
+            after[change.path] = None if change.target else change.new_text
+            if change.target:
+                before.setdefault(change.target, None)
+                after[change.target] = change.new_text
+        changes: list[FileChange] = []
+        for path, old in before.items():
+            new = after[path]
+            if old != new:
+                action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
+                changes.append(FileChange(path=path, action=action, new_text=new, old_text=old or ""))
+        return Plan(changes=tuple(changes)).diff()
 
     def undo(self) -> str:
         """Take the last applied plan back in one step; refused when its files have changed since."""

@@ -16,6 +16,7 @@ from sonde.errors import ConfigError
 from sonde.testing import ScriptedModel
 
 
+@pytest.mark.long
 def test_code_without_its_extra_is_said_to_the_user_and_to_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_batch_that_cannot_make_its_folder_names_the_option(tmp_path: Path) ->
     assert "--runs-dir" in shown.stderr
 
 
+@pytest.mark.long
 def test_a_program_that_takes_too_long_names_the_flag(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("alpha\n")
 

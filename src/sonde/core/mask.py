@@ -170,7 +170,8 @@ class Mask:
 
     def _leaving(self, text: str, more: Iterable[Span] = ()) -> list[Span]:
         """Where values stand that are not part of a placeholder."""
-        spans = [*_found(text), *more]
+        found = ((back, span) for reading, back in readings(text) for span in _found_in(reading))
+        spans = [*((*back(start, end), kind) for back, (start, end, kind) in found), *more]
         kept = [found.span() for found in self._shown.finditer(text)] if spans else []
         ends = [end for _, end in kept]
 
@@ -314,10 +315,6 @@ class Mask:
         """Plain data about to leave."""
         return rewrite_value(value, self.guarded)
 
-    def filled_value(self, value: Any) -> Any:
-        """Plain data that the run wrote, with the values put in."""
-        return rewrite_value(value, self.filled)
-
     def restored_value(self, value: Any) -> Any:
         """Plain data with the values in their places."""
         return rewrite_value(value, self.restored)
@@ -388,13 +385,8 @@ def _checked(name: str, source: str) -> Pattern:
         ) from None
 
 
-def _found(text: str) -> Iterator[Span]:
-    """What is masked without being asked for, addresses, cards and tokens, however it is escaped."""
-    for reading, back in readings(text):
-        yield from ((*back(start, end), kind) for start, end, kind in _found_in(reading))
-
-
 def _found_in(text: str) -> Iterator[Span]:
+    """What is masked without being asked for, in one reading of a text: addresses, cards and tokens."""
     for start, end in tokens_in(text):
         yield start, end, "token"
     # A shadow in ASCII, sign by sign, in which places are those of the text.

@@ -117,9 +117,8 @@ def _read(gathered: Gathered) -> tuple[list[Span], Transcript]:
     context = cast("TracesContext", gathered.context)
     spans = list(context.store.spans(str(gathered.params["trace_id"])))
     transcript = transcript_of(spans)
-    if (
-        transcript.conversation
-    ):  # nothing but words: cut so that one reader has all of it, if that leaves enough of each step
+    # Nothing but words: cut so that one reader has all of it, if that leaves enough of each step.
+    if transcript.conversation:
         transcript = told_once(transcript)
         rooms = (replace(transcript, room=room) for room in CONVERSATION_ROOMS if room <= transcript.room)
         transcript = next((each for each in rooms if len(each.text()) <= WHOLE_CHARS), transcript)

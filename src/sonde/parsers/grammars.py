@@ -77,7 +77,10 @@ def read(document: BinaryIO, *, files: list[tuple[str, int]]) -> Iterator[list[D
             yield f"symbols of {language} need the extra code: pip install 'sonde-rlm[code]'; until then read it by lines"
             continue
         try:
-            yield list(_of_python(source.decode()) if language == "python" else _of_grammar(language, source))
+            if language == "python":
+                yield list(_of_python(source.decode()))
+            else:
+                yield list(_walk(_parsers[language].parse(source).root_node, "", source))
         except (
             SyntaxError,
             ValueError,
@@ -124,10 +127,6 @@ def _in_body(body: Sequence[ast.stmt], prefix: str) -> Iterator[Definition]:
         yield prefix + node.name, _clipped(signature), first, node.end_lineno or node.lineno
         if isinstance(node, ast.ClassDef):
             yield from _in_body(node.body, f"{prefix}{node.name}.")
-
-
-def _of_grammar(language: str, source: bytes) -> Iterator[Definition]:
-    yield from _walk(_parsers[language].parse(source).root_node, "", source)
 
 
 def _walk(node: Any, prefix: str, source: bytes) -> Iterator[Definition]:

@@ -162,14 +162,12 @@ class Journal:
     def check_room(self, size: int = 0, held: int = 0) -> None:
         """RecursionLimitReached if the journal has no room for an event of this size, which takes `held` bytes of memory."""
         if self._most is not None and sum(self.last) + size > self._most:
-            reached = f"its limit of {self._most >> 20} MB"
+            reached = f"its limit of {self._most >> 20} MB (--max-journal-mb)"
         elif self._held + held > MAX_HELD * 3 // 4:  # the rest is for the end of the run
             reached = "the size up to which it can be read again"
         else:
             return
-        raise RecursionLimitReached(
-            f"the journal of the run has reached {reached} (--max-journal-mb)", limit="max_journal_mb"
-        )
+        raise RecursionLimitReached(f"the journal of the run has reached {reached}", limit="max_journal_mb")
 
     def at(self, place: Place) -> AnyEvent | None:
         """The event that was written there, read from the file; None when the file now holds something else."""

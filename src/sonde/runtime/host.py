@@ -20,6 +20,7 @@ from sonde.core.calls import excerpt_of_call
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Excerpt
+from sonde.core.redaction import rewrite_value
 from sonde.errors import Fault, RunError, SandboxViolation, ToolFault, ToolResponseInvalid, reached_before
 from sonde.runtime.citations import CallSite, Citations
 from sonde.runtime.delegate import Delegation
@@ -203,7 +204,7 @@ class Host:
         try:
             result = self.run.registry.call(
                 call.name,
-                mask.filled_value(jsonable(call.args)),
+                rewrite_value(jsonable(call.args), mask.filled),
                 lambda value: mask.returned(value, handed),
             )
         except Fault as fault:

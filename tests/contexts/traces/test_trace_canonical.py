@@ -362,3 +362,11 @@ def test_export_to_otel_lines_and_back_gives_the_same_hash(raw: Json, start: int
     again = only(json.loads(json.dumps(otlp_request(span))))
 
     assert again.hash() == span.hash()
+
+
+def test_a_tool_that_returned_a_list_of_many_numbers_is_read() -> None:
+    told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.call.result": list(range(200_001))}
+
+    table, _ = canonical_attributes(told)
+
+    assert table["output.value"].startswith("[0")

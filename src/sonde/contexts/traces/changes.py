@@ -25,7 +25,7 @@ from sonde.contexts.traces.span import Row, us_of
 from sonde.contexts.traces.window import FEW, SURE, Group, Onset, Window, hit_otherwise, seconds, surplus
 from sonde.contexts.workspace.git import printed
 from sonde.contexts.workspace.reach import strange_history
-from sonde.core.canonical import cut, plural
+from sonde.core.canonical import cut, lapse, plural
 from sonde.disk import open_below, read_whole
 from sonde.errors import ConfigError, ToolFault
 
@@ -232,7 +232,7 @@ def _in_few_traces(window: Window, group: Group, changes: Sequence[Change]) -> S
     last = max(before, key=lambda each: (each.at_us, each.ref))
     return Suspicion(
         change=last,
-        speaks_for=(f"it is the last change before the first failure, {_lasting(first - last.at_us)} before it",),
+        speaks_for=(f"it is the last change before the first failure, {lapse((first - last.at_us) / 1e6)} before it",),
         speaks_against=("there are too few traces to compare those before it with those after it",),
     )
 
@@ -294,9 +294,9 @@ class _Fit:
         if change.standing:
             speaks_against.append("it was in use before the window began")
         elif self.lag_us >= 0:
-            speaks_for.append(f"the group began {_lasting(self.lag_us)} after it")
+            speaks_for.append(f"the group began {lapse(self.lag_us / 1e6)} after it")
         else:
-            speaks_against.append(f"the group began {_lasting(-self.lag_us)} before it was first seen")
+            speaks_against.append(f"the group began {lapse(-self.lag_us / 1e6)} before it was first seen")
         if self.shared:
             speaks_for.append(f"it names {', '.join(self.shared[:4])}")
         if change.service and change.service in self.services:
@@ -379,20 +379,12 @@ def _before_the_window(window: Window, group: Group, changes: Sequence[Change]) 
     words = plain_words(f"{group.component} {group.message}")
     last = max(before, key=lambda each: (len(each.words & words), each.at_us, each.ref))
     named = (f"it names {', '.join(sorted(last.words & words)[:4])}",) if last.words & words else ()
-    ago = _lasting(first - last.at_us)
+    ago = lapse((first - last.at_us) / 1e6)
     return Suspicion(
         change=last,
         speaks_for=(f"it came {ago} before the window, and the failures are there from its beginning", *named),
         speaks_against=("no trace from before it lies in the window",),
     )
-
-
-def _lasting(microseconds: int) -> str:
-    seconds_ = microseconds / 1e6
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds_ >= 2 * size:
-            return f"{seconds_ / size:.0f} {unit}"
-    return f"{seconds_:.0f} s"
 
 
 def read_changes(

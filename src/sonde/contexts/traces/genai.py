@@ -210,7 +210,11 @@ def mappings(value: Any) -> list[Table]:
 def maybe_json(value: Any) -> Any:
     """The value of a JSON text; the same object if it is none, or holds so many values that they would fill the memory."""
     try:
-        if len(value) > MAX_TEXT_ITEMS and has_too_many_items(value.encode("utf-8", "replace"), MAX_TEXT_ITEMS):
+        if (
+            isinstance(value, str)
+            and len(value) > MAX_TEXT_ITEMS
+            and has_too_many_items(value.encode("utf-8", "replace"), MAX_TEXT_ITEMS)
+        ):
             return value
         return json.loads(value)
     except (TypeError, ValueError, RecursionError):

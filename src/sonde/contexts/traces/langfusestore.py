@@ -143,7 +143,8 @@ class LangfuseStore(ServerStore):
         if self._has_traces():
             for trace_id in trace_ids:
                 trace = self._at("traces", trace_id)
-                yield from () if trace is None else self._of(trace, trace_ids)
+                spans = [] if trace is None else self._spans_of(trace)
+                yield from (span for span in spans if span.summary.trace_id in trace_ids)
             return
         for at in range(0, len(trace_ids), IDS_A_REQUEST):
             wanted = [_any_of("traceId", trace_ids[at : at + IDS_A_REQUEST])]
@@ -203,9 +204,6 @@ class LangfuseStore(ServerStore):
             if refused.status != 404:
                 raise
             return None
-
-    def _of(self, trace: Json, trace_ids: Sequence[str]) -> Iterator[Span]:
-        return (span for span in self._spans_of(trace) if span.summary.trace_id in trace_ids)
 
     def _spans_of(self, raw: Json) -> list[Span]:
         """The spans of an observation or a trace; ToolResponseInvalid for one that is not as Langfuse makes them."""

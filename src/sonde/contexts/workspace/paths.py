@@ -147,32 +147,29 @@ class Root:
 
     def check_writable(self, path: str) -> None:
         """Refuse links, devices, folders and names that differ from an existing one in case only."""
+        parts = path.split("/")
         try:
-            self._check_writable(path)
+            for depth, part in enumerate(parts):
+                so_far = "/".join(parts[: depth + 1])
+                with self.folder("/".join(parts[:depth])) as here:
+                    names = os.listdir(here)  # noqa: PTH208  # pathlib knows no descriptors
+                    twin = next((other for other in names if other != part and folded(other) == folded(part)), None)
+                    if twin and part not in names:
+                        raise PathRefused(
+                            f"{path}: there is {twin!r} already, which is the same name as {part!r} on many machines; use {twin!r}"
+                        )
+                    if part not in names:
+                        return
+                    mode = os.stat(part, dir_fd=here, follow_symlinks=False).st_mode
+                    if stat.S_ISLNK(mode):
+                        shown = os.readlink(part, dir_fd=here)
+                        raise PathRefused(f"{so_far} is a link to {shown!r}; links are not written through")
+                if so_far == path and not stat.S_ISREG(mode):
+                    raise PathRefused(f"{path} is a folder, device or pipe, not a file")
+                if so_far != path and not stat.S_ISDIR(mode):
+                    raise PathRefused(f"{path}: {so_far} is a file, not a folder")
         except OSError as error:
             raise PathRefused(f"{path} cannot be written: {error.strerror}") from error
-
-    def _check_writable(self, path: str) -> None:
-        parts = path.split("/")
-        for depth, part in enumerate(parts):
-            so_far = "/".join(parts[: depth + 1])
-            with self.folder("/".join(parts[:depth])) as here:
-                names = os.listdir(here)  # noqa: PTH208  # pathlib knows no descriptors
-                twin = next((other for other in names if other != part and folded(other) == folded(part)), None)
-                if twin and part not in names:
-                    raise PathRefused(
-                        f"{path}: there is {twin!r} already, which is the same name as {part!r} on many machines; use {twin!r}"
-                    )
-                if part not in names:
-                    return
-                mode = os.stat(part, dir_fd=here, follow_symlinks=False).st_mode
-                if stat.S_ISLNK(mode):
-                    shown = os.readlink(part, dir_fd=here)
-                    raise PathRefused(f"{so_far} is a link to {shown!r}; links are not written through")
-            if so_far == path and not stat.S_ISREG(mode):
-                raise PathRefused(f"{path} is a folder, device or pipe, not a file")
-            if so_far != path and not stat.S_ISDIR(mode):
-                raise PathRefused(f"{path}: {so_far} is a file, not a folder")
 
 
 def folded(name: str) -> str:

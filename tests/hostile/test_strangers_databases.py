@@ -14,6 +14,7 @@ from victim import Victim, one_in_make_test
 from hostile.test_watch_doors import watched
 from sonde.contexts.traces.importers import Imported, read
 from sonde.disk import open_database
+from sonde.viewer.issues import IssueBoard
 from sonde.watch.intake import Intake
 from sonde.watch.state import FILE, WatchState
 
@@ -103,3 +104,28 @@ def test_a_number_beyond_all_issues_is_no_issue(victim: Victim) -> None:
 
     assert shown.returncode == 2
     assert "there is no issue" in shown.stderr
+
+
+FIGURES: dict[str, str] = {
+    "a note of no day": "INSERT INTO notes (issue, at, author, text) VALUES (1, 9e999, 'me', 'x')",
+    "windows without end": "UPDATE meta SET value = 'inf' WHERE key = 'every_s'",
+    "a sign that only looks like a digit": "UPDATE meta SET value = '²' WHERE key = 'window'",
+    "a number of 5,000 digits": f"UPDATE meta SET value = '{'9' * 5000}' WHERE key = 'window'",
+}
+
+
+@pytest.mark.parametrize("statement", one_in_make_test(FIGURES))
+def test_figures_that_are_no_times_break_neither_the_command_nor_the_page(victim: Victim, statement: str) -> None:
+    watched(victim)
+    with closing(open_database(victim.folder / "state" / FILE, "rw")) as forged:
+        forged.execute(statement)
+
+    shown = victim.call("issues", "show", "1", "--state", "state")
+    marked = victim.call("issues", "show", "1", "--markdown", "--state", "state")
+    if shown.returncode == 0:
+        with closing(IssueBoard(victim.folder / "state")) as board:
+            assert board.issue(1)["number"] == 1
+            assert board.listed()["watch"]
+
+    assert shown.returncode == marked.returncode
+    assert shown.returncode == 0 or "--state DIR" in shown.stderr

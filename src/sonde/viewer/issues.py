@@ -197,7 +197,7 @@ class IssueBoard:
 
     def _rate(self, found: KnownIssue) -> list[Json]:
         """Its traces and all traces, from a little before its onset until now."""
-        state, every_us = self._state, int(float(self._state.recall("every_s", "60")) * 1e6)
+        state, every_us = self._state, int((self._state.figure("every_s") or 60) * 1e6)
         mine = "signature IN (SELECT id FROM signatures WHERE issue = ?)"
         first = state.one(f"SELECT min(window) FROM hits WHERE count > 0 AND {mine}", found.number)  # noqa: S608 - a constant
         last = state.number("window")
@@ -235,7 +235,7 @@ class IssueBoard:
 
     def _together(self, found: KnownIssue) -> list[Json]:
         """Other issues that began within a few windows of it."""
-        near = TOGETHER * int(float(self._state.recall("every_s", "60")) * 1e6)
+        near = TOGETHER * int((self._state.figure("every_s") or 60) * 1e6)
         rows = self._state.rows(
             "SELECT issue, min(first_us) FROM signatures JOIN issues ON number = issue WHERE merged_into IS NULL AND issue != ? "
             "GROUP BY issue HAVING abs(min(first_us) - ?) <= ? ORDER BY 2 LIMIT 10",

@@ -344,7 +344,7 @@ class Messenger:
             return None  # as nearly always
         with state.transaction():
             told = state.number("told")
-            under_way = [int(word) for word in state.recall("telling").split() if word.isdigit()]
+            under_way = [int(word) for word in state.recall("telling").split() if word.isdecimal() and len(word) < 20]
             last, tries, retry_at = under_way if len(under_way) == 3 else (0, 0, 0)
             if not now and at < retry_at <= at + LONGEST_ASKED_S:  # later than that: our clock has jumped
                 return None

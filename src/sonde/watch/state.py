@@ -11,7 +11,6 @@ issues is believed, and nothing in it is a path, an address or a command.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sqlite3
 import stat
@@ -30,6 +29,7 @@ FILE = "watch.sqlite"
 FORMAT = "1"
 BUSY_S = 30.0
 MOST_TEXT = 4 << 20
+MOST_SECONDS = 9.2e12  # as microseconds, what SQLite and our times can hold
 MOST_ATTEMPTS = 24  # at one investigation
 # `traces`: what was read and may still grow; one that comes again with more spans replaces itself.
 # `signatures`: groups of failures as the grouper knows them; later failures are grouped with their `samples`.
@@ -146,6 +146,7 @@ class WatchState:
             for _, column, kind, needed, _, key in self.rows(f"PRAGMA table_info({name})"):
                 allowed = kinds[kind] if needed or key else f"{kinds[kind]}, 'null'"
                 wrong.append(f"typeof({column}) NOT IN ({allowed})")
+                wrong += [f"abs({column}) > {MOST_SECONDS}"] if kind == "REAL" else []
             if self.rows(f"SELECT 1 FROM {name} WHERE {' OR '.join(wrong)} LIMIT 1"):  # noqa: S608 - our own names
                 return False
         impossible = """SELECT 1 FROM investigations WHERE attempt NOT BETWEEN 0 AND ?
@@ -221,14 +222,16 @@ class WatchState:
 
     def number(self, key: str, default: int = 0) -> int:
         """A remembered number."""
-        found = self.recall(key)
-        return int(found) if found.lstrip("-").isdigit() else default
+        with suppress(ValueError):
+            found = int(self.recall(key))
+            return found if abs(found) < 1 << 63 else default
+        return default
 
     def figure(self, key: str) -> float:
         """A remembered amount; 0 if there is none."""
         with suppress(ValueError):
             found = float(self.recall(key, "0"))
-            return found if math.isfinite(found) else 0.0
+            return found if abs(found) <= MOST_SECONDS else 0.0  # not a number is neither
         return 0.0
 
     def remember(self, key: str, value: str | float) -> None:

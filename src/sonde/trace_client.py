@@ -153,7 +153,7 @@ class TraceClient:
                 continue
             except (httpx2.InvalidURL, UnicodeError):
                 raise ToolFault(
-                    f"{self.product} cannot be asked at {path:.100}: an id or a name is too long for an address, or is no text"
+                    f"{self.product} cannot be asked at {path:.100}: an id or a name is too long for an address, or is not text"
                 ) from None
             if reply.status_code < 300:
                 self._in_vain = 0
@@ -305,8 +305,8 @@ class TraceClient:
             cursor = str(following) if number or isinstance(following, str) else None
             if cursor is None or len(cursor) > MAX_CURSOR:
                 raise ToolResponseInvalid(
-                    f"{self.product} at {self.base_url} gives no usable place of the next page of {what}: it is no text of at most "
-                    f"{MAX_CURSOR} characters"
+                    f"{self.product} at {self.base_url} sent no usable cursor for the next page of {what}: a cursor is a text of at "
+                    f"most {MAX_CURSOR:,} characters"
                 )
             if cursor in seen:
                 raise ToolResponseInvalid(

@@ -107,6 +107,15 @@ def test_the_page_is_whole_without_scripts_and_shows_hostile_text_as_text(tmp_pa
         ET.fromstring("<svg" + drawing.split("</svg>")[0] + "</svg>")
 
 
+def test_what_turns_text_around_is_written_out_on_both_pages(tmp_path: Path) -> None:
+    write_report(outcome(tmp_path, result(1, summary="It is \u202epay\u200bments.")))
+
+    text, page = (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()
+
+    assert "It is <U+202E>pay<U+200B>ments." in text
+    assert "It is &lt;U+202E&gt;pay&lt;U+200B&gt;ments." in page
+
+
 def test_answers_are_listed_with_links_to_their_runs(tmp_path: Path) -> None:
     done = outcome(tmp_path, result(1, summary="Payments failed first."), result(2, summary=EVIL, attempt=3))
 

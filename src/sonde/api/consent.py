@@ -194,5 +194,7 @@ def _origin(address: str) -> tuple[str, str, str]:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise ConfigError(f"{address!r} is no address of a server; write one such as http://localhost:6006") from None
+        raise ConfigError(
+            f"{address!r} is not the address of a server; write one such as http://localhost:6006"
+        ) from None
     return product, parts.scheme, parts.netloc.lower()

@@ -1,16 +1,18 @@
 """The report of a batch as one HTML page without scripts or anything from elsewhere; plots are inline SVG.
 
-Colours follow the reader's light or dark setting. All text is escaped: labels and messages come from models and traces.
+Colours follow the reader's light or dark setting. All text is escaped, and characters that reverse text or are
+invisible are written out: labels and messages come from models and traces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
+from html import escape as escaped
 from typing import Any
 
 from sonde.batch.result import ItemResult
 from sonde.core.canonical import plural
+from sonde.core.markdown_safety import written_out
 
 BINS = 24
 ROWS = 12
@@ -36,6 +38,11 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}svg{width:100%;height:au
 .v.insufficient_evidence{background:var(--part);color:#1d2329;font-weight:700}.v.pass{color:var(--good)}.v.not_applicable{color:var(--dim)}
 a{color:var(--bar)}.bar{fill:var(--bar)}.succeeded{fill:var(--good)}.partial{fill:var(--part)}.failed,.refused{fill:var(--bad)}code{font-size:.85em}
 """
+
+
+def escape(text: str) -> str:
+    """Foreign text for the page."""
+    return escaped(written_out(text))
 
 
 def finished_words(report: Mapping[str, Any]) -> str:

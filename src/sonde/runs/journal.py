@@ -291,7 +291,7 @@ def refuse_large(held: int, lines: int, path: str | Path) -> None:
     """Raise when the lines of a journal up to here take more memory than a run may."""
     if held > MAX_HELD:
         raise JournalUnreadable(
-            f"the first {lines:,} lines of {path} would take more than {MAX_HELD >> 20:,} MiB of memory; no run is so large"
+            f"{path} would take more than {MAX_HELD >> 20:,} MiB of memory up to line {lines:,}; no run is so large"
         )
 
 

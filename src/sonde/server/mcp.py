@@ -488,7 +488,7 @@ def _unreadable(error: Exception) -> JSONRPCError:
     else:
         value = line
         about = cast("dict[str, Any]", value).get("id") if isinstance(value, dict) else None
-        code, words = INVALID_REQUEST, "the line is no JSON-RPC 2.0 message"
+        code, words = INVALID_REQUEST, "the line is not a JSON-RPC 2.0 message"
     if (
         isinstance(about, bool)
         or not isinstance(about, str | int)

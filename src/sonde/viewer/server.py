@@ -223,7 +223,7 @@ class _ViewerExchange(HttpExchange):
         try:
             body = msgspec.json.decode(self.rfile.read(int(length)), type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            raise UsageError("the request is no JSON object") from None
+            raise UsageError("the request is not a JSON object") from None
         self._taken = True
         match urlsplit(self.path).path.split("/")[1:]:
             case ["api", "issues", number, action]:

@@ -220,11 +220,11 @@ class HttpExchange(BaseHTTPRequestHandler):
         if self.request_version != "HTTP/1.0" and "Host" not in self.headers:
             return "a request names its server in a Host header"
         if not self.path.startswith("/"):
-            return "the address begins with /: this server is no proxy"
+            return "the address begins with /: this server is not a proxy"
         if "Transfer-Encoding" in self.headers and "Content-Length" in self.headers:
             return "a body has either a Content-Length or chunks"
         if not length.isascii() or not length.isdigit() or len(length) > 18:
-            return "the Content-Length is no number"
+            return "the Content-Length is not a number"
         return ""
 
     @property

@@ -78,6 +78,15 @@ def test_the_user_excludes_by_glob(glob: str, tmp_path: Path, monkeypatch: pytes
         assert [Path(name).name for name in read(source, glob)] == ["b.ts"], source
 
 
+def test_the_user_excludes_by_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "src/a.test.ts", "src/b.ts", "src/vendor/c.ts")
+    monkeypatch.chdir(tmp_path)
+
+    for source in (".", "src", str(tmp_path)):
+        left = read(source, str(tmp_path / "src" / "*.test.ts"), f"{tmp_path}/src/vendor/")
+        assert [Path(name).name for name in left] == ["b.ts"], source
+
+
 def test_an_excluded_file_stays_out_even_if_it_is_named(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", "b.txt", "vendor/c.txt")
 

@@ -89,7 +89,8 @@ class Exclusion:
             if "/" in glob.rstrip("/"):
                 base = "" if glob.startswith("/") else _plain(str(here or Path.cwd()))
                 folder = "/" if glob.endswith("/") else ""
-                said.append(f"{os.path.normpath(f'{base}/{glob}')}{folder}")
+                # Two slashes at the beginning would stay two.
+                said.append(f"/{os.path.normpath(f'{base}/{glob}').lstrip('/')}{folder}")
         return Exclusion(tuple(dict.fromkeys(said)), gitignore)
 
     def below(self, root: str) -> Exclusion:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,23 @@ def test_a_strangers_batch_folder_writes_nothing_elsewhere(victim: Victim, name:
     assert done.returncode == 2
     assert [each.name for each in mine.iterdir()] == ["precious.txt"]
     assert (mine / "precious.txt").read_text() == "without a newline at the end"
+
+
+@pytest.mark.parametrize("kind", ["link", pytest.param("pipe", marks=pytest.mark.hostile_long)])
+def test_a_run_is_written_to_no_place_that_a_stranger_put_where_its_folder_should_be(victim: Victim, kind: str) -> None:
+    mine = victim.home / "mine"
+    mine.mkdir()
+    items = manifest(victim, question="Which service?", paths=["notes.txt"])
+    assert victim.call("batch", items, "--name", "evil", "--runs-dir", ".").returncode == 0
+    (run,) = (victim.folder / "batch-evil/items").iterdir()
+    shutil.rmtree(run)
+    (victim.folder / "batch-evil/results.jsonl").unlink()
+    if kind == "link":
+        run.symlink_to(mine)
+    else:
+        os.mkfifo(run)
+
+    done = victim.call("batch", items, "--name", "evil", "--runs-dir", ".", "--json")
+
+    assert json.loads(done.stdout)["statuses"] == {"refused": 1}
+    assert list(mine.iterdir()) == []

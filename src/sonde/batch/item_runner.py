@@ -176,6 +176,11 @@ class Station:
         if (why := self.order.refusal(item)) is not None:
             raise ConfigError(why)
         run_dir = BatchFolder(self.order.folder).run_dir(item, job.attempt)
+        place = run_dir.path
+        if place.is_symlink() or (place.exists() and not place.is_dir()):  # the folder may be a stranger's
+            raise ConfigError(
+                f"{place} is a link or no folder, and a run is only written to a folder of its own; move it away"
+            )
         give_up = time.monotonic() + BUSY_S
         while run_dir.is_running():  # a worker of a driver that died is still writing down its last reply
             if time.monotonic() > give_up:

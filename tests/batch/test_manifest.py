@@ -117,3 +117,13 @@ def test_a_manifest_without_any_item_is_refused_with_an_example(tmp_path: Path) 
     assert "line 1" in refused.value.message
     with pytest.raises(ConfigError):
         read_manifest(tmp_path / "missing.jsonl")
+
+
+@pytest.mark.parametrize("head", ["question;paths", "Question,Paths", "question,question", "What is this?,notes.txt"])
+def test_a_csv_file_whose_first_row_does_not_name_its_columns_is_refused_with_an_example(
+    head: str, tmp_path: Path
+) -> None:
+    (tmp_path / "questions.csv").write_text(f"{head}\nWhat?,a.txt\n")
+
+    with pytest.raises(ConfigError, match="id,question,paths"):
+        read_manifest(tmp_path / "questions.csv")

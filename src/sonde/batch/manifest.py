@@ -123,7 +123,11 @@ def _questions(text: bytes) -> list[bytes]:
 def _rows(text: bytes) -> list[bytes]:
     """A line of a manifest for each row of a CSV file: columns are fields, empty cells say nothing, lists are separated by `;`."""
     lines = [b""]  # the names of the columns
-    for number, row in enumerate(csv.DictReader(io.StringIO(text.decode("utf-8-sig"), newline=""), strict=True), 1):
+    table = csv.DictReader(io.StringIO(text.decode("utf-8-sig"), newline=""), strict=True)
+    columns = list(table.fieldnames or ())
+    if columns and (len(set(columns)) < len(columns) or not {"question", "engine"}.intersection(columns)):
+        raise csv.Error(f"its first row must name each column once, such as id,question,paths; it is {columns!r:.200}")
+    for number, row in enumerate(table, 1):
         item: dict[str, Any] = {"id": f"q{number}"}
         for name, cell in row.items():
             if name is None or not (cell or "").strip():

@@ -43,6 +43,21 @@ def test_a_pipe_in_a_store_of_traces_is_not_waited_for(victim: Victim, part: str
     assert [each.returncode for each in shown] == [2, 2]
 
 
+def test_names_without_end_in_a_store_end_the_command_and_not_the_machine(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stored(victim)
+    with closing(open_database(store, "rw")) as forged:
+        rows = [(f"{number + 10**6:032x}", f"{number}" + "x" * 2000, 1, 0, number, number) for number in range(1, 30)]
+        forged.executemany("INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?)", rows)
+    monkeypatch.setattr("sonde.contexts.traces.filestore.MOST_HELD", 50_000)
+
+    shown = victim.call("ask", "Why do they fail?", "--source", "store")
+
+    assert shown.returncode == 1, shown.stdout
+    assert "at once" in shown.stderr
+
+
 def journal_that_names(target: Path, database: Path) -> None:
     """What a killed transaction over several files leaves behind: SQLite rolls it back, then removes the file that it names."""
     page = int.from_bytes(database.read_bytes()[16:18], "big")

@@ -23,6 +23,9 @@ from sonde.disk import open_database
 from sonde.errors import ToolResponseInvalid
 
 SCANNED_SPANS = 200_000
+MOST_HELD = 512 << 20
+"""Characters of one answer. The rows of a forged store may share their pages, so that a small file has texts without end."""
+AT_ONCE = 8 << 20
 _COLUMN_OF = {"name": "name", "span_kind": "kind", "status_code": "status"}
 _PROJECT = "(SELECT project FROM traces WHERE traces.trace_id = spans.trace_id)"
 _SPAN = f"SELECT {SUMMARY_COLUMNS}, body, gaps, {_PROJECT} FROM spans JOIN bodies USING (id)"  # noqa: S608 - constants only
@@ -175,11 +178,16 @@ class IndexStore:
             yield _span_of(row)
 
     def _all(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        try:
-            with self._lock:
-                return self._connection.execute(sql, values).fetchall()
-        except sqlite3.DatabaseError as broken:
-            raise ToolResponseInvalid(f"{self.name} cannot be read: {broken}") from None
+        rows: list[Any] = []
+        held = 0
+        for row in self._each(sql, values):
+            rows.append(row)
+            held += _length(row)
+            if held > MOST_HELD:
+                raise ToolResponseInvalid(
+                    f"{self.name} cannot be read: texts of more than {MOST_HELD >> 20} MiB at once"
+                )
+        return rows
 
     def _each(self, sql: str, values: tuple[Any, ...]) -> Iterator[Any]:
         """Rows a few at a time: neither all in memory nor the lock held while the caller works."""
@@ -187,13 +195,21 @@ class IndexStore:
             with self._lock:
                 cursor = self._connection.execute(sql, values)
             while True:
+                rows: list[Any] = []
+                room = AT_ONCE
                 with self._lock:
-                    rows = cursor.fetchmany(50)
+                    while room > 0 and len(rows) < 50 and (row := cursor.fetchone()) is not None:
+                        rows.append(row)
+                        room -= _length(row)
                 if not rows:
                     return
                 yield from rows
         except sqlite3.DatabaseError as broken:
             raise ToolResponseInvalid(f"{self.name} cannot be read: {broken}") from None
+
+
+def _length(row: tuple[Any, ...]) -> int:
+    return sum(len(value) for value in row if isinstance(value, str | bytes))
 
 
 class FileStore(IndexStore):

@@ -234,7 +234,11 @@ def test_an_address_starts_no_helper_of_git_that_happens_to_be_installed(victim:
 @pytest.mark.parametrize(
     ("allowed", "added"), [("git blame", "-S {} b.md"), ("git blame", "--ignore-revs-file={} b.md"),
                            ("git add", "--pathspec-from-file={}"), ("git tag", "-F {} t1"),
-                           ("git commit", "--allow-empty --file={}"), ("git grep", "-f {}")]
+                           ("git commit", "--allow-empty --file={}"), ("git grep", "-f {}"),
+                           ("git commit", "--allow-empty --no-edit --allow-empty-message -qt{}"),
+                           ("git commit", "--allow-empty --no-edit --allow-empty-message -t {}"),
+                           ("git ls-files", "-oiX {}"), ("git diff", "-O{}"), ("git stash", "show -O {}"),
+                           ("git fast-export", "--import-marks={} HEAD")]
 )  # fmt: skip
 def test_what_a_model_adds_to_an_allowed_git_command_shows_no_file_from_elsewhere(
     victim: Victim, allowed: str, added: str

@@ -211,3 +211,42 @@ def test_git_is_refused_before_a_walk_through_a_work_tree_elsewhere_and_a_walk_h
     subprocess.run(["git", "config", "core.worktree", "/"], cwd=folder, check=True)
     with pytest.raises(ToolFault, match=r"core\.worktree of this repository points out of it"):
         workspace.execute("git status")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git commit -qt.env",
+        "git commit --templ=.env",
+        "git ls-files -oX/etc/passwd",
+        "git log -pO /etc/passwd",
+        "git tag -s v1",
+        "git tag -u key v1",
+        "git merge -S other",
+        "git merge -sx/y other",
+        "git revert -S HEAD",
+        "git push --signed",
+        "git archive --add-file=/etc/passwd HEAD",
+        "git fast-export --import-marks=/etc/passwd HEAD",
+        "git send-email -smtp-server=./run.sh HEAD",
+    ],
+)
+def test_a_model_adds_no_option_to_git_that_names_a_file_a_key_or_a_program(command: str) -> None:
+    with pytest.raises(ToolFault, match="may not be added"):
+        Policy(commands=(" ".join(command.split()[:2]),)).check_command(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git commit -amFirst",
+        "git log -SOrder --exclude=x --all",
+        "git rev-parse --verify HEAD",
+        "git blame -L/Some/,+3 --ignore-rev HEAD a.txt",
+        "git merge -Xours other",
+        "git revert --reference HEAD",
+        "git archive --prefix=x/ HEAD",
+    ],
+)
+def test_a_model_may_add_options_to_git_that_only_look_like_those(command: str) -> None:
+    assert Policy(commands=(" ".join(command.split()[:2]),)).check_command(command)

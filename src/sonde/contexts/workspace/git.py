@@ -18,6 +18,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from sonde.contexts.workspace.text import visible
@@ -149,40 +150,66 @@ NEUTRAL = {  # by last word; others are "false", the program that only fails
     "pager": "cat",
     "update": "none",
 }
-ONLY_BY_THE_USER = (  # in full; git takes any beginning of them as well
-    *("--no-index", "--output", "--output-directory", "--ext-diff", "--textconv", "--filters", "--contents"),
-    *("--exec-path", "--git-dir", "--work-tree", "--config", "--config-env", "--exec", "--extcmd", "--tool"),
-    *("--upload-pack", "--receive-pack", "--open-files-in-pager", "--template", "--separate-git-dir", "--remote"),
-    *("--ignore-revs-file", "--pathspec-from-file", "--file"),  # messages show the lines of such a file
-    "--strategy",  # `x/y` starts the file git-merge-x/y of the work tree
-    *(
-        "--show-signature",
-        "--gpg-sign",
-        "--verify-signatures",
-        "--recurse-submodules",
-        "--submodule",
-        "--ignore-submodules",
-    ),
+WITHOUT_LETTER = (
+    *("add-file", "build-fake-ancestor", "bundle-uri", "config-env", "contents", "exclude-per-directory"),
+    *("exec-path", "ext-diff", "filters", "git-dir", "global", "ignore-revs-file", "ignore-submodules", "no-index"),
+    *("pathspec-from-file", "prefix", "receive-pack", "recurse-submodules", "reference", "reference-if-able"),
+    *("remote", "separate-git-dir", "show-signature", "signature-file", "signed", "submodule", "system"),
+    *("textconv", "unsafe-paths", "verify-signatures", "work-tree"),
 )
-SHORT_ONLY_BY_THE_USER = {  # letters that mean the same as one of the above
-    "annotate": "S",
-    "archive": "o",
-    "blame": "S",
-    "clone": "cou",
-    "commit": "SF",
-    "difftool": "tx",
-    "format-patch": "o",
-    "grep": "Of",
-    "ls-remote": "u",
-    "merge": "F",
-    "mergetool": "t",
-    "notes": "F",
-    "pull": "s",
-    "rebase": "Ssx",
-    "tag": "F",
+ONLY_BY_THE_USER: tuple[tuple[str, str, str], ...] = (
+    # The option in full, its letter, and the subcommands in which that letter means it. The long form, of which git takes any beginning,
+    # is refused in all of them, and so is a letter that names none.
+    *((f"--{name}", "", "") for name in WITHOUT_LETTER),
+    ("--config", "c", "clone"),
+    ("--exclude-from", "X", "ls-files"),
+    ("--exec", "x", "rebase"),
+    ("--extcmd", "x", "difftool"),
+    ("--file", "F", "commit commit-tree fmt-merge-msg merge notes tag"),  # messages show the lines of such a file
+    ("--file", "f", "config grep"),
+    ("--gpg-sign", "S", "am cherry-pick commit commit-tree merge pull rebase revert"),
+    ("--local-user", "u", "tag"),
+    # Where git compares files, this letter names a file that orders them.
+    ("--open-files-in-pager", "O", ""),
+    ("--output", "o", "archive"),
+    ("--output-directory", "o", "format-patch"),
+    ("--revs-file", "S", "annotate blame"),  # has no long form
+    ("--sign", "s", "tag"),
+    ("--strategy", "s", "merge pull rebase"),  # `x/y` starts the file git-merge-x/y of the work tree
+    ("--template", "t", "commit"),
+    ("--tool", "t", "difftool mergetool"),
+    ("--upload-pack", "u", "clone ls-remote"),
+    ("--verify", "v", "tag"),
+)
+HARMLESS_OPTIONS = {  # a beginning of one of the above, but an option of its own in these subcommands
+    "--text": "",
+    "--filter": "",
+    "--exclude": "am apply describe for-each-ref log ls-files name-rev rev-list rev-parse show show-ref",
+    "--ignore-rev": "annotate blame",
+    "--prefix": "archive rev-parse",
+    "--reference": "revert",
+    "--signature": "format-patch",
+    "--verify": "rev-parse show-ref",
+}
+REST_IS_VALUE = {  # letters behind which the rest of the word is a harmless value
+    "am": "C",
+    "annotate": "L",
+    "blame": "L",
+    "cherry-pick": "mX",
+    "commit": "cCm",
+    "grep": "e",
+    "merge": "mX",
+    "notes": "cCm",
+    "pull": "X",
+    "rebase": "X",
+    "revert": "mX",
+    "stash": "m",
+    "tag": "m",
+    **dict.fromkeys(("diff", "diff-files", "diff-index", "diff-tree", "rev-list"), "SG"),
+    **dict.fromkeys(("format-patch", "log", "show", "whatchanged"), "SGL"),
 }
 RUNS_ITS_WORDS = {"bisect": "run", "submodule": "foreach"}  # what follows is a program
-NEVER_STARTED = ("citool", "difftool", "filter-branch", "gui", "instaweb", "mergetool")
+NEVER_STARTED = ("citool", "difftool", "filter-branch", "gui", "instaweb", "merge-index", "mergetool")
 GOES_ON = ("am", "cherry-pick", "rebase", "revert")  # with what files in `.git` say, which may come with the repository
 STEPS = (  # of a rebase, all but `exec`
     *("p", "pick", "r", "reword", "e", "edit", "s", "squash", "f", "fixup", "d", "drop", "b", "break", "noop"),
@@ -248,7 +275,13 @@ ONLY_HISTORY = (  # looks into no other repository that lies in the work tree
     ),
     *("rev-list", "rev-parse", "shortlog", "show", "show-ref", "tag", "version", "whatchanged"),
 )
-HARMLESS_BEGINNINGS = ("--text", "--filter")  # options of their own
+TAKES_OPTIONS = (  # from the model; those of any other subcommand are not known here
+    *PLAIN_COMMANDS,
+    *("am", "apply", "archive", "bisect", "clean", "clone", "commit-tree", "config", "count-objects", "difftool"),
+    *("fetch", "filter-branch", "fmt-merge-msg", "format-patch", "fsck", "gc", "init", "ls-remote", "merge-tree"),
+    *("mergetool", "notes", "pull", "push", "rebase", "remote", "sparse-checkout", "submodule", "symbolic-ref"),
+    *("worktree"),
+)
 WITH_VALUE = ("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env")
 
 
@@ -278,17 +311,22 @@ def check_added(words: Sequence[str], typed: int) -> None:
             )
     if RUNS_ITS_WORDS.get(subcommand) in words[typed:]:
         raise ToolFault(f"git {subcommand} {RUNS_ITS_WORDS[subcommand]} runs a program; the user must list it in full")
-    letters = SHORT_ONLY_BY_THE_USER.get(subcommand, "")
+    letters = "".join(letter for _, letter, where in ONLY_BY_THE_USER if not where or subcommand in where.split())
+    values = REST_IS_VALUE.get(subcommand, "")
     for word in words[typed:]:
         name = word.partition("=")[0]
         if word == "--":
             continue
+        if word.startswith("-") and subcommand not in TAKES_OPTIONS:
+            raise ToolFault(f"{word!r} may not be added to git {subcommand}; the user must list the command with it")
+        harmless = HARMLESS_OPTIONS.get(name)
         long = (
             word.startswith("--")
-            and name not in HARMLESS_BEGINNINGS
-            and any(full.startswith(name) for full in ONLY_BY_THE_USER)
+            and (harmless is None or bool(harmless and subcommand not in harmless.split()))
+            and any(full.startswith(name) for full, _, _ in ONLY_BY_THE_USER)
         )
-        short = re.match(r"-[^-]", word) and any(letter in letters for letter in name[1:])  # `grep -1O` is -1 -O
+        together = takewhile(lambda letter: letter not in values, word[1:])  # `grep -1O` is -1 -O
+        short = re.match(r"-[^-]", word) and any(letter in letters for letter in together)
         outside = subcommand == "diff" and (word.startswith("/") or ".." in word.split("/"))  # means --no-index
         if long or short or outside:
             raise ToolFault(

@@ -85,3 +85,12 @@ def test_headers_of_an_export_take_neither_memory_nor_time(victim: Victim, shape
     assert done.returncode == 2, done.stdout + done.stderr
     assert "is not an exported run" in done.stderr
     assert not list(victim.own.iterdir())
+
+
+def test_an_export_of_countless_empty_members_is_given_up_after_a_few(victim: Victim) -> None:
+    (victim.folder / "run.tar.gz").write_bytes(gzip.compress(header("a", b"5", 0) * 20_000))
+
+    done = victim.call("runs", "import", "run.tar.gz", "--runs-dir", victim.own)
+
+    assert done.returncode == 2 and "it has more than 100 members" in done.stderr
+    assert not list(victim.own.iterdir())

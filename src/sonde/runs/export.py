@@ -31,8 +31,10 @@ MANIFEST = "export.json"
 FILES = (JOURNAL, RECORD, RESULT, SUMMARY, ANSWER)
 MAX_UNPACKED = 1 << 30
 MAX_PAX = 64 * 1024
+MAX_MEMBERS = 100  # we write six; other programs add folders and headers of their own
 BLOCK = 512  # of a tar: headers take one, and files are filled up to a whole number of them
 CHUNK = 1 << 20
+PACKED_CHUNK = 64 * 1024  # zlib copies what is left of it each time
 
 
 def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path:
@@ -152,7 +154,11 @@ def _members(unpacked: _Unpacked) -> Iterator[tuple[str, bytearray]]:
     the name of a member stands in its own header, or in the short header of pax before it.
     """
     long_name = ""
+    count = 0
     while (header := unpacked.read(BLOCK)).strip(b"\0"):
+        count += 1
+        if count > MAX_MEMBERS:
+            raise ValueError(f"it has more than {MAX_MEMBERS} members")
         digits, kind = re.fullmatch(rb" *([0-7]+)[ \0]*", header[124:136]), bytes(header[156:157])
         if digits is None:
             raise ValueError("a header in it makes no sense")
@@ -176,6 +182,7 @@ class _Unpacked:
         self._file = file
         self._zipped = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         self._packed = b""
+        self._ready = memoryview(b"")  # unpacked, but not read yet
         self._left = MAX_UNPACKED
 
     def read(self, size: int, *, keep: bool = True) -> bytearray:
@@ -185,12 +192,14 @@ class _Unpacked:
         self._left -= size
         kept = bytearray()
         while size:
-            self._packed = self._packed or self._file.read(CHUNK)
-            data = self._zipped.decompress(self._packed, min(size, CHUNK))
-            if not data and (self._zipped.eof or not self._packed):
-                raise ValueError("it ends too early")
-            self._packed = self._zipped.unconsumed_tail
-            size -= len(data)
+            if not self._ready:
+                self._packed = self._packed or self._file.read(PACKED_CHUNK)
+                self._ready = memoryview(self._zipped.decompress(self._packed, CHUNK))
+                if not self._ready and (self._zipped.eof or not self._packed):
+                    raise ValueError("it ends too early")
+                self._packed = self._zipped.unconsumed_tail
+            taken, self._ready = self._ready[:size], self._ready[size:]
+            size -= len(taken)
             if keep:
-                kept += data
+                kept += taken
         return kept

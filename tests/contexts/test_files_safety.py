@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections.abc import Generator
@@ -10,6 +11,8 @@ import pytest
 from files_support import call, proved, write
 
 from sonde.contexts.files import FilesContext
+from sonde.core.deadline import Deadline, SystemClock
+from sonde.core.mask import Mask
 from sonde.errors import ToolFault
 
 
@@ -281,3 +284,26 @@ def test_a_glob_that_is_longer_than_any_path_is_refused_at_once(root: Path, glob
         call(context, "grep", "alpha", f"{glob}*")
 
     assert listed.result == [] and "characters" in (listed.truncated or "")
+
+
+class TickingClock(SystemClock):
+    """Each look at it takes a second."""
+
+    def __init__(self) -> None:
+        self._ticks = itertools.count()
+
+    def now(self) -> float:
+        return float(next(self._ticks))
+
+
+def test_a_large_file_that_is_still_being_masked_when_the_run_ends_is_left_out_and_named(root: Path) -> None:
+    context = write(root, {"large.log": "4111 4111 4111 4111\n" * 50_000, "small.log": "jane@corp.com\n"})
+    context.mask_with(Mask())
+
+    assert call(context, "read_file", "small.log").result == "<email-1>"
+    with (
+        Deadline(TickingClock(), 3).in_force(),
+        pytest.raises(ToolFault, match="was still being masked when the run had to end"),
+    ):
+        call(context, "read_file", "large.log")
+    assert context.left_out == {"large.log": "was still being masked when the run had to end"}

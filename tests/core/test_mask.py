@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sonde.core.mask import Mask, patterns_of
+from sonde.core.redaction import PART, redact_text
 from sonde.errors import ConfigError
 
 PIECES = st.sampled_from(
@@ -117,6 +118,41 @@ def test_a_value_is_hidden_however_it_is_written(text: str, hidden: str) -> None
 )
 def test_what_is_no_value_stays(text: str) -> None:
     assert Mask().hidden(text) == text
+
+
+@pytest.mark.parametrize(
+    ("edge", "hidden"),
+    [
+        ("password:\nhunter2x\n", "password:\n<token-1>\n"),
+        ("Authorization%3A\n Basic dXNlcjpwYXNz\n", "Authorization%3A\n <token-1>\n"),
+        ("card\n4111 1111 1111 1111\njane@corp.com", "card\n<card-1>\n<email-1>"),
+        ("4111 1111 1111 1111\n4111 1111 1111 1111", "<card-1>\n<card-1>"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIabc\n-----END PRIVATE KEY-----\nfree", "<token-1>\n<token-2>\n<token-3>\nfree"),
+        ("-----BEGIN&#32;PRIVATE KEY-----\nMIIabc\n-----END PRIVATE KEY-----\nfree", "<token-1>\n<token-2>\n<token-3>\nfree"),
+        ("-----BEGIN PRIVATE KEY-----\n" + f"{'M' * 999}\n" * (PART // 900), "<token-1>\n" + "<token-2>\n" * (PART // 900)),
+    ],
+)  # fmt: skip
+def test_a_large_text_is_searched_in_parts_and_no_value_is_cut(edge: str, hidden: str) -> None:
+    filler = "- " * (PART // 2)
+    mask = Mask()
+
+    assert mask.hidden(filler + edge) == filler + hidden
+    assert mask.restored(filler + hidden) == filler + edge
+    redacted = redact_text(filler + edge)
+    assert not [part for part in ("hunter", "dXNl", "MII", "MMM") if part in redacted]
+
+
+def test_whoever_masks_a_large_text_can_end_it_before_each_part() -> None:
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(len(looks))
+        if len(looks) == 3:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        Mask().hidden(f"{'4111 ' * 100}\n" * (PART // 100), look)
+    assert looks == [0, 1, 2]
 
 
 def test_a_card_that_is_a_number_and_a_key_of_a_table_are_hidden_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,15 @@ def test_a_small_patch_of_a_file_full_of_addresses_takes_little_work(victim: Vic
     assert done.returncode == 0, done.stderr
     assert (victim.folder / "people.csv").read_text().startswith("titel\nu0,user0x@")
     assert "@mail" not in "".join(model.prompts)
+
+
+@pytest.mark.hostile_long
+def test_masking_a_small_archive_of_large_logs_ends_with_the_run(victim: Victim) -> None:
+    with zipfile.ZipFile(victim.folder / "logs.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(3):
+            archive.writestr(f"{number}.log", f"{'4111 ' * 200}\n" * 10_000)
+    model = victim.model("print(grep('zzz'))", *["FINAL('done')"] * 3)
+    words = ("ask", "What?", "logs.zip", "--mask", "--max-wall-time-sec", "1", "--runs-dir", victim.own)
+
+    done = victim.sonde(*words, "--model", model.name)
+    assert "(was still being masked when the run had to end)" in done.stdout, done.stderr

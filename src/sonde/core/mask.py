@@ -30,7 +30,7 @@ from urllib.parse import unquote
 
 from sonde.core.markdown_safety import words
 from sonde.core.patterns import Pattern, compiled
-from sonde.core.redaction import readings, resolved, rewrite_value, tokens_in
+from sonde.core.redaction import line_parts, readings, resolved, rewrite_value, tokens_in
 from sonde.errors import ConfigError
 
 MOST_VALUES = 200_000
@@ -52,10 +52,14 @@ would take along the beginning of the next.
 _ESCAPE = re.compile(r"(?:[nrtbf]|u[0-9A-Fa-f]{4})(?=[A-Za-z0-9._%+'-]{0,99}" + _AT + ")")
 _PLAIN_EMAIL = re.compile(r"(?<![a-z0-9._+-])[a-z0-9._+-]++@.+")
 _GAP = r"(?:[ +._-]|%20)"
-_CARD = compiled(
-    rf"(?:^|[^0-9])(?:[0-9]{{13,}}|(?:[0-9]{{4}}{_GAP}){{3}}[0-9]{{1,7}}|[0-9]{{4}}{_GAP}[0-9]{{6}}{_GAP}[0-9]{{4,5}})"
-)
-"""With the sign before it; longer runs of digits are found whole, and are no cards."""
+_CARD = rf"(?:[0-9]{{13,}}|(?:[0-9]{{4}}{_GAP}){{3}}[0-9]{{1,7}}|[0-9]{{4}}{_GAP}[0-9]{{6}}{_GAP}[0-9]{{4,5}})"
+"""Longer runs of digits are found whole, and are no cards."""
+_DIGIT_GROUPS = compiled(rf"(?:^|[^0-9]){_CARD}[0-9]*(?:{_GAP}[0-9]+)*")
+"""All groups of digits that follow each other, if the first ones may be a card, with the sign before them."""
+_FIRST_GROUP = re.compile(rf"(?<![0-9])(?=[2-6])(?=({_CARD}))[0-9]++")
+"""Each group in turn with the card that may begin there: a year may stand before it, and by chance be right with its beginning."""
+_WITHOUT_GAPS = str.maketrans("", "", " +._-")
+_DOUBLED = bytes.maketrans(b"0123456789", bytes((0, 2, 4, 6, 8, 1, 3, 5, 7, 9)))
 _HEX = re.compile(r"(?:0[xX])?[0-9A-Fa-f]*")
 _JOINS = frozenset(f"{ascii_letters}{digits}._%+-@\\\0")
 """Signs that may join a value and what stands beside it."""
@@ -128,9 +132,17 @@ class Mask:
         """How many different values of each kind were found; literals and what a model wrote are not people's data."""
         return {kind: number for kind, number in sorted(self._last.items()) if kind not in (LITERAL, WRITTEN)}
 
-    def hidden(self, text: str) -> str:
-        """Data of the user as the run sees it."""
-        return self._replaced(text, self._entering(text))
+    def hidden(self, text: str, look: Callable[[], None] | None = None) -> str:
+        """Data of the user as the run sees it. `look` is called before each part of a large text; what it raises ends the work."""
+        parts: list[str] = []
+        for before, part in line_parts(text):
+            if look is not None:
+                look()
+            skipped = len(before)
+            found = self._entering(before + part)
+            spans = ((max(0, start - skipped), end - skipped, kind) for start, end, kind in found if end > skipped)
+            parts.append(self._replaced(part, spans))
+        return "".join(parts)
 
     def hidden_name(self, path: str) -> str:
         """The path of a file. A suffix that says what kind of file it is stays; any other may be a part of a value."""
@@ -396,14 +408,11 @@ def _found_in(text: str) -> Iterator[Span]:
         for start, end in _bytes_matched(_EMAIL, data):
             escape = _ESCAPE.match(shadow, start, end) if shadow[start - 1 : start] == "\\" else None
             yield escape.end() if escape else start, end, "email"  # \n before it is a line end in a JSON text
-    at = 0
-    while (found := _CARD.search(data, at)) is not None:
-        start, end = found.start(), found.end()
-        start += not shadow[start].isdigit()
-        if _is_card(re.sub(r"%20|\D", "", shadow[start:end])) and _stands_alone(shadow, start, end):
-            yield start, end, "card"
-        # A year may stand before a card, and by chance be right with its beginning: look again behind the first group of digits.
-        at = next(place for place in range(start, end + 1) if not shadow[place : place + 1].isdigit())
+    for start, end in _bytes_matched(_DIGIT_GROUPS, data):
+        for found in _FIRST_GROUP.finditer(shadow, start, end):
+            card = found.span(1)
+            if _is_card(found[1].replace("%20", "").translate(_WITHOUT_GAPS)) and _stands_alone(shadow, *card):
+                yield *card, "card"
 
 
 @lru_cache(maxsize=4096)
@@ -464,8 +473,8 @@ def _is_card(digits: str) -> bool:
     """Whether an issuer numbers cards like this, and the last digit is right (Luhn)."""
     if not _ISSUERS.fullmatch(digits):
         return False
-    doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
-    return sum(each - 9 * (each > 9) for each in doubled) % 10 == 0
+    signs = digits.encode()
+    return (sum(signs[-1::-2]) - 48 * len(signs[-1::-2]) + sum(signs[-2::-2].translate(_DOUBLED))) % 10 == 0
 
 
 def _written(number: float) -> Iterator[str]:

@@ -38,8 +38,9 @@ _LEFT = r"(?<![A-Za-z0-9])"
 _OWN_LEFT = r"(?:(?<![A-Za-z0-9_])|(?<=_)(?=[A-Za-z_-]{0,40}[0-9]))"
 """The same for those that look like names in code: behind `_` they need a digit, which `test_npm_install_works` has not."""
 
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:(-----END [A-Z ]*PRIVATE KEY-----)|\Z)")
 _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
-    (["-----BEGIN"], re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)")),
+    (["-----BEGIN"], _PRIVATE_KEY),
     (["sk-", "pk-", "rk-"], re.compile(rf"{_LEFT}(?:sk|pk|rk)-[A-Za-z0-9_-]{{16,}}")),
     (
         ["_live_", "_test_", "whsec_"],
@@ -114,6 +115,10 @@ _SECRETIVE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w~@#$%^&*+=/.!-]*[
 """The beginning of a value that is more than a word or a number, and no call."""
 _CODE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 
+PART = 1 << 18
+"""Characters of a large text that are searched at once; a part ends with its last line."""
+CONTEXT = 1 << 10
+"""Characters before a part that are looked at with it: `password:` may stand above its value."""
 MOST_NESTED = 3
 PIECE, OVERLAP = 1 << 20, 1 << 14
 """Characters of a text whose escapes are resolved at once, and of the piece before: where each was takes memory."""
@@ -276,6 +281,24 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def line_parts(text: str) -> Iterator[tuple[str, str]]:
+    """A large text in parts that end at line ends, so that no value is cut; a longer line is one part. Before each stands what it is
+    to be read with: the end of the last part, and the first line of a private key that goes on.
+    """
+    begin, before = 0, ""
+    while True:
+        end = text.find("\n", begin + PART) + 1 or len(text)
+        part = text[begin:end]
+        yield before, part
+        if end == len(text):
+            return
+        seen = before + part
+        found = (_PRIVATE_KEY.finditer(each) for each in ((seen, resolved(seen)) if "PRIVATE" in seen else ()))
+        goes_on = any(key[1] is None for keys in found for key in keys)
+        before = ("-----BEGIN PRIVATE KEY-----\n" if goes_on else "") + text[max(begin, end - CONTEXT) : end]
+        begin = end
+
+
 def readings(text: str) -> Iterator[tuple[str, Callable[[int, int], tuple[int, int]]]]:
     """The text as it stands, and then, piece by piece, as it reads when what is escaped for JSON, addresses and HTML is resolved and
     signs that nobody sees are left out; each with a function from a place in it to that in the text. Pieces overlap. Escapes may be
@@ -335,15 +358,17 @@ def _sign(found: re.Match[str]) -> str:
 def redact_text(text: str) -> str:
     """The text without what looks like a secret."""
     parts: list[str] = []
-    done = 0
-    for start, end in sorted(
-        (back(*span) for reading, back in readings(text) for span in _secrets_in(reading)),
-        key=lambda span: (span[0], -span[1]),
-    ):
-        if start >= done:
-            parts += (text[done:start], REDACTED)
-        done = max(done, end)
-    return "".join([*parts, text[done:]]) if parts else text
+    for before, part in line_parts(text):
+        seen, done = before + part, len(before)
+        for start, end in sorted(
+            (back(*span) for reading, back in readings(seen) for span in _secrets_in(reading)),
+            key=lambda span: (span[0], -span[1]),
+        ):
+            if start >= done or (end > done == len(before)):
+                parts += (seen[done:start], REDACTED)
+            done = max(done, end)
+        parts.append(seen[done:])
+    return "".join(parts)
 
 
 def _secrets_in(text: str, *, any_word: bool = True) -> Iterator[tuple[int, int]]:

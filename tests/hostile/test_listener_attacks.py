@@ -13,7 +13,9 @@ import re
 import socket
 import sqlite3
 import subprocess
-from collections.abc import Callable, Generator
+import threading
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,11 @@ import pytest
 from victim import Victim, one_in_make_test
 
 from journeys.journey import SONDE
+from sonde.contexts.traces.span import Span
 from sonde.core.canonical import items_in
 from sonde.viewer.server import ViewerServer
 from sonde.watch import exchange, listener
-from sonde.watch.intake import Intake
+from sonde.watch.intake import Delivery, Intake
 from sonde.watch.listener import ListenAddress, OtlpListener
 
 pytestmark = pytest.mark.hostile_long
@@ -357,6 +360,53 @@ def watching(victim: Victim, limits: str) -> Generator[tuple[int, subprocess.Pop
         finally:
             process.terminate()
             process.stderr.read()
+
+
+def test_spans_that_are_refused_cost_no_more_than_their_bytes(victim: Victim) -> None:
+    pairs = [{"key": str(number), "value": {"boolValue": True}} for number in range(2000)]
+    attributes = [{"key": "7." * 490 + " ", "value": {"kvlistValue": {"values": pairs}}}]
+    spans = [
+        {"traceId": f"{number:032x}", "spanId": f"{number:016x}", "attributes": attributes} for number in range(1, 101)
+    ]
+    sent = gzip.compress(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).encode(), 1)
+    with watching(victim, "ulimit -t 25") as (port, process):  # it took 40 s of processor time
+        for _ in range(6):
+            assert post(port, sent, {**JSON, "Content-Encoding": "gzip"})[0] == 200
+        assert post(port, body())[0] == 200
+        assert process.poll() is None
+
+
+class HeldIntake(Intake):
+    """Keeps the first request, and with it the decoder, until it is let go."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.holds, self.let_go = threading.Event(), threading.Event()
+
+    def accept(self, spans: Iterable[Span]) -> Delivery:
+        self.holds.set()
+        assert self.let_go.wait(PATIENCE_S)
+        return super().accept(spans)
+
+
+def test_a_request_waits_for_the_decoder_no_longer_than_it_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        HeldIntake(tmp_path) as intake,
+        OtlpListener(intake, ListenAddress("127.0.0.1", 0)) as door,
+        ThreadPoolExecutor(1) as sender,
+    ):
+        port = int(door.url.rpartition(":")[2])
+        try:
+            first = sender.submit(post, port, body())
+            assert intake.holds.wait(PATIENCE_S)
+            monkeypatch.setattr(exchange, "REQUEST_S", 3.0)
+
+            assert post(port, body(2)) == (503, "2")
+        finally:
+            intake.let_go.set()
+        assert first.result(PATIENCE_S)[0] == 200
 
 
 @pytest.mark.hostile_long

@@ -182,7 +182,7 @@ class _Unpacked:
         self._file = file
         self._zipped = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         self._packed = b""
-        self._ready = memoryview(b"")  # unpacked, but not read yet
+        self._ready: memoryview[int] = memoryview(b"")  # unpacked, but not read yet
         self._left = MAX_UNPACKED
 
     def read(self, size: int, *, keep: bool = True) -> bytearray:

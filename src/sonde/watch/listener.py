@@ -170,7 +170,7 @@ class _OtlpExchange(HttpExchange):
             with self.server.room() as room:
                 sent = self._body(room)
                 self._unread = False
-                with self.server.decoder:
+                with self._decoder():
                     received = otlp.read_request(self._unpacked(sent, room), encoding)
                     delivery = self.server.intake.accept(received.spans)
                     refused = [*received.refused]
@@ -193,6 +193,18 @@ class _OtlpExchange(HttpExchange):
             self.server.refuse(len(refused))
             told = f"{plural(len(refused), 'span')} not stored: {reason}" if refused else ""
             self._reply(HTTPStatus.OK, encoding, otlp.accepted(encoding, len(refused), told))
+
+    @contextmanager
+    def _decoder(self) -> Generator[None]:
+        """Waits for its turn no longer than the request may take."""
+        if not self.server.decoder.acquire(timeout=max(0.0, self.timer.until - time.monotonic())):
+            raise RefusedRequest(
+                HTTPStatus.SERVICE_UNAVAILABLE, "other requests take long to decode: send it again in a few seconds"
+            )
+        try:
+            yield
+        finally:
+            self.server.decoder.release()
 
     def get(self) -> None:
         self.close_connection = True  # a body that nobody reads must not become the next request

@@ -25,6 +25,7 @@ SHOWN_KEY_CHARS = 120  # of a key, in a gap
 MAX_INDICES = 10  # in one key; later ones are only part of its name
 MAX_GAPS = 100  # of one kind, in one span
 MAX_DEPTH = 40
+MAX_DOTS = 2 * MAX_DEPTH  # a key with more is only a name, and stays as it is
 KIND_KEY = "openinference.span.kind"
 JSON_TEXT = ("document.metadata", "llm.prompt_template.variables", "metadata", "tool.parameters")
 TOKEN_COUNTS = "llm.token_count."
@@ -141,13 +142,15 @@ def canonical_attributes(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
         flat.gaps.append(f"{len(ranks) - MAX_GAPS} more lists have indices that were dropped by the source")
     renumbered: dict[str, Any] = {}
     for key, value in flat.table.items():
-        parts = key.split(".", 2 * MAX_DEPTH)
-        prefix, result = parts[0], [parts[0]]
-        for part in parts[1:-1]:
-            rank = ranks.get(prefix, {}).get(int(part)) if part.isdecimal() else None
-            result.append(part if rank is None else str(rank))
-            prefix = f"{prefix}.{part}"
-        renumbered[".".join([*result, *parts[1:][-1:]])] = value
+        pieces: list[str] = []
+        at = 0
+        for prefix, index in _known(key).indices:
+            rank = ranks.get(prefix, {}).get(index)
+            if rank is not None:
+                begin = len(prefix) + 1
+                pieces += [key[at:begin], str(rank)]
+                at = key.index(".", begin)
+        renumbered["".join([*pieces, key[at:]])] = value
     return renumbered, flat.gaps
 
 
@@ -175,6 +178,8 @@ class _KnownKey(NamedTuple):
 
 @lru_cache(maxsize=8192)
 def _known(key: str) -> _KnownKey:
+    if key.count(".") > MAX_DOTS:
+        return _KnownKey(key, (), genai=False)
     if _ODD_KEY.search(key):
         parts = [part.strip() for part in key.split(".")]
         key = ".".join(str(int(part)) if part.isdecimal() else part for part in parts if part) or key

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, cast
 
 from sonde.contexts.traces.attributes import KIND_KEY, MAX_NAMES_CHARS, canonical_attributes, scrubbed
@@ -144,21 +145,35 @@ def build_span(
 
     ValueError says what the source lacks; importers count it and go on.
     """
+    start_us, end_us = us_of(start), us_of(end)
+    if start_us is None:
+        raise ValueError("the span has no start time")
+    no_parent = not parent_id or (isinstance(parent_id, str) and not parent_id.strip("0"))
+    # Whatever can be wrong with a span is found before its attributes are flattened, which is most of the work.
+    summary = SpanSummary(
+        trace_id=_identifier(trace_id, "trace_id"),
+        span_id=_identifier(span_id, "span_id"),
+        parent_id=None if no_parent else _identifier(parent_id, "parent_id"),
+        name=_text(name, MAX_NAME_CHARS),
+        kind="UNKNOWN",
+        status=_status_of(status),
+        status_message=_text(status_message, MAX_MESSAGE_CHARS),
+        start_us=start_us,
+        end_us=end_us,
+        exception=False,
+    )
+    timed = [(event_name, us_of(moment), raw) for event_name, moment, raw in islice(events, MAX_EVENTS + 1)]
     table, found = canonical_attributes(attributes or {})
     word = str(table.pop(KIND_KEY, kind) or "").upper()
     if word not in KINDS or word == "UNKNOWN":
         word = _TRACELOOP_KINDS.get(str(table.get("traceloop.span.kind", "")).lower(), "UNKNOWN")
-    start_us, end_us = us_of(start), us_of(end)
-    if start_us is None:
-        raise ValueError("the span has no start time")
     missing = list(gaps) + found
     shown: list[SpanEvent] = []
     names = 0
-    for event_name, moment, raw in events:
+    for event_name, time_us, raw in timed:
         if len(shown) == MAX_EVENTS:
             missing.append(f"events were left out beyond the first {MAX_EVENTS}")
             break
-        time_us = us_of(moment)
         said, _ = canonical_attributes(raw)
         names += sum(map(len, said))
         if names > MAX_NAMES_CHARS:
@@ -168,25 +183,12 @@ def build_span(
             break
         if event_name == "exception":  # it keeps the four keys that its convention names, as in Phoenix
             said = {"exception.message": "", **{key: said[key] for key in _EXCEPTION_KEYS if key in said}}
-        time_us = start_us if time_us is None else time_us
-        shown.append(SpanEvent(name=_text(event_name, MAX_NAME_CHARS), time_us=time_us, attributes=said))
+        moment = start_us if time_us is None else time_us
+        shown.append(SpanEvent(name=_text(event_name, MAX_NAME_CHARS), time_us=moment, attributes=said))
     if end_us is not None and end_us < start_us:
         missing.append("the span ends before it starts: clock skew")
-    no_parent = not parent_id or (isinstance(parent_id, str) and not parent_id.strip("0"))
-    summary = SpanSummary(
-        trace_id=_identifier(trace_id, "trace_id"),
-        span_id=_identifier(span_id, "span_id"),
-        parent_id=None if no_parent else _identifier(parent_id, "parent_id"),
-        name=_text(name, MAX_NAME_CHARS),
-        kind=word,
-        status=_status_of(status),
-        status_message=_text(status_message, MAX_MESSAGE_CHARS),
-        start_us=start_us,
-        end_us=end_us,
-        exception=any(event.is_exception for event in shown),
-    )
     return Span(
-        summary=summary,
+        summary=replace(summary, kind=word, exception=any(event.is_exception for event in shown)),
         attributes=table,
         events=tuple(shown),
         project=project,

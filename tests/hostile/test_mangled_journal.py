@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from mangled import MANGLED, read, write
+from mangled import MANGLED, change, read, write
 
 from cli.cli_program import call
 from sonde.api.ask_run import ask
@@ -89,6 +90,19 @@ def survive(sound: Path, place: Path, name: str, commands: Sequence[Sequence[str
 def test_looking_at_it_ends_with_a_clear_line(sound: Path, tmp_path: Path, name: str) -> None:
     run = tmp_path / "runs" / sound.name
     survive(sound, tmp_path, name, looks(run, sound), run)
+
+
+@pytest.mark.parametrize("usd", [1e308, -1e308])
+def test_a_cost_that_nobody_can_have_is_not_written_out(sound: Path, tmp_path: Path, usd: float) -> None:
+    run = tmp_path / "runs" / sound.name
+    shutil.copytree(sound, run, ignore=shutil.ignore_patterns(*VIEWS))
+    write(run, change("model_replied", cost_usd=usd, tokens_in=10**18)(read(sound)))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "dumb"}
+    for words in (("runs",), ("runs", "show", run), ("diff", run, sound)):
+        done = call(*words, "--runs-dir", run.parent, cwd=tmp_path, env=environment)
+
+        assert not re.search(r"[0-9]{50}", done.stdout), done.stdout
+    assert "$?" in call("runs", "--runs-dir", run.parent, cwd=tmp_path, env=environment).stdout
 
 
 @pytest.mark.hostile_long

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+MOST_USD = 1e9  # of what is shown
 MAX_JSON_ITEMS = 2_000_000
 ITEM_BYTES = 200
 """What an item takes when it is decoded, however short it is written; an object with one field is the largest."""
@@ -115,5 +116,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def shown_cost(usd: float | None) -> str:
-    """`$0.0123` for people; None is a cost that nobody knows."""
-    return "cost unknown" if usd is None else f"${usd:.4f}"
+    """`$0.0123` for people; None is a cost that nobody knows. A stranger's run may name one that nobody can have: that is `$?`."""
+    if usd is None:
+        return "cost unknown"
+    return f"${usd:.4f}" if 0 <= usd < MOST_USD else "$?"

@@ -95,6 +95,18 @@ def test_a_pattern_of_the_user_sees_no_letter_in_an_escape() -> None:
         (r"o\u0027brien@x.com jane&#64;x.com jane＠x.com", "<email-1> <email-2> <email-2.2>"),
         (r'{"input": "{\"password\": \"hunter2x\"}"}', r'{"input": "{\"password\": \"<token-1>\"}"}'),
         (r"\u003cemail-1\u003e &lt;card-1&gt;", "<literal-1> <literal-2>"),
+        ("ERROR\x1b[31mghp_a1B2a1B2a1B2a1B2a1B2a1B2a1B2a1B2\x1b[0m", "ERROR\x1b[31m<token-1>\x1b[0m"),
+        ("\x1b[0mjane@corp.com \x1b[1;32mjane@corp.com\x1b(B\x1b[m", "\x1b[0m<email-1> \x1b[1;32m<email-1>\x1b(B\x1b[m"),
+        (r'{"l": "\u001b[31mjane@corp.com\u001b[0m \033[1m4111111111111111"}', r'{"l": "\u001b[31m<email-1>\u001b[0m \033[1m<card-1>"}'),
+        ("4111\x1b[1m1111\x1b[0m11111111 41111\ufe0f11111111111 41111\U000e004111111111111", "<card-1> <card-1.2> <card-1.3>"),
+        ("sk-abcde\u3164fghijklmnop1234 sk-abcde\U000e0100fghijklmnop1234", "<token-1> <token-2>"),
+        ("jane&#64corp jane&#64 jane&#000000064;x.com jane&#x00000040;x.com", "jane&#64corp jane&#64 <email-1> <email-1.2>"),
+        ("jane&#64x.com 4111&zwnj;1111&ZeroWidthSpace;1111&shy;1111", "<email-1> <card-1>"),
+        ("sk&hyphen;abcdefghijklmnop1234 sk\u2010abcdefghijklmnop1234", "<token-1> <token-2>"),
+        (r"jane.doe\@corp.com ghp\_a1B2a1B2a1B2a1B2a1B2a1B2a1B2a1B2", "<email-1> <token-1>"),
+        ("card 4111\t1111\t1111\t1111\ncard 4111  1111  1111  1111", "card <card-1>\ncard <card-1.2>"),
+        ("ｓｋ－ａｂｃｄｅｆｇｈｉｊｋｌｍｎｏｐ１２３４ 密钥sk-abcdefghijklmnop1234", "<token-1> 密钥<token-2>"),
+        ("٤١١١١١١١١١١١١١١١ 4111111111111111", "<card-1> <card-1.2>"),
     ],
 )  # fmt: skip
 def test_a_value_is_hidden_however_it_is_written(text: str, hidden: str) -> None:
@@ -114,6 +126,9 @@ def test_a_value_is_hidden_however_it_is_written(text: str, hidden: str) -> None
         "def test_npm_install_works_with_spaces(): ...  # r8_registers, my_hf_hub_download_folder_name",
         r"C:\new\table \d{4}-\d{4}-\d{4} 100%de %s%20d",
         "id 4111111111111112 and 9_007_199_254_740_991",
+        "4111\t1111\t1111\t1111\t2026\n1000  4111  1111  1111  1111",  # rows of tables
+        "token：共100个, 密码 token:数量1000 \x1b[31mERROR\x1b[0m [31m",
+        r"[\w\.\-]+@[\w\-]+\.com a\_b ?x=1&#top &lt;b&gt; &notin;",
     ],
 )
 def test_what_is_no_value_stays(text: str) -> None:

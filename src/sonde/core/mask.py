@@ -20,7 +20,6 @@ import threading
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from html import unescape
 from posixpath import splitext
 from string import ascii_letters, digits
@@ -30,7 +29,7 @@ from urllib.parse import unquote
 
 from sonde.core.markdown_safety import words
 from sonde.core.patterns import Pattern, compiled
-from sonde.core.redaction import line_parts, readings, resolved, rewrite_value, tokens_in
+from sonde.core.redaction import folded, line_parts, readings, resolved, rewrite_value, tokens_in
 from sonde.errors import ConfigError
 
 MOST_VALUES = 200_000
@@ -51,14 +50,14 @@ would take along the beginning of the next.
 """
 _ESCAPE = re.compile(r"(?:[nrtbf]|u[0-9A-Fa-f]{4})(?=[A-Za-z0-9._%+'-]{0,99}" + _AT + ")")
 _PLAIN_EMAIL = re.compile(r"(?<![a-z0-9._+-])[a-z0-9._+-]++@.+")
-_GAP = r"(?:[ +._-]|%20)"
+_GAP = r"(?:[ +._\t-]|  |%20)"
 _CARD = rf"(?:[0-9]{{13,}}|(?:[0-9]{{4}}{_GAP}){{3}}[0-9]{{1,7}}|[0-9]{{4}}{_GAP}[0-9]{{6}}{_GAP}[0-9]{{4,5}})"
 """Longer runs of digits are found whole, and are no cards."""
 _DIGIT_GROUPS = compiled(rf"(?:^|[^0-9]){_CARD}[0-9]*(?:{_GAP}[0-9]+)*")
 """All groups of digits that follow each other, if the first ones may be a card, with the sign before them."""
 _FIRST_GROUP = re.compile(rf"(?<![0-9])(?=[2-6])(?=({_CARD}))[0-9]++")
 """Each group in turn with the card that may begin there: a year may stand before it, and by chance be right with its beginning."""
-_WITHOUT_GAPS = str.maketrans("", "", " +._-")
+_WITHOUT_GAPS = str.maketrans("", "", " +._-\t")
 _DOUBLED = bytes.maketrans(b"0123456789", bytes((0, 2, 4, 6, 8, 1, 3, 5, 7, 9)))
 _HEX = re.compile(r"(?:0[xX])?[0-9A-Fa-f]*")
 _JOINS = frozenset(f"{ascii_letters}{digits}._%+-@\\\0")
@@ -273,7 +272,7 @@ class Mask:
     def _places(self, text: str) -> Iterator[tuple[tuple[str, ...], str, bool]]:
         """What stands beside each placeholder, the placeholder, and whether it stands free."""
         for reading, is_last in ((text, False), (resolved(text), True)):
-            shadow = reading if reading.isascii() else _NOT_ASCII.sub(lambda sign: _in_ascii(sign[0]), reading)
+            shadow = _shadow(reading)
             done = -1
             for found in self._shown.finditer(shadow):
                 start, end = found.span()
@@ -401,25 +400,25 @@ def _found_in(text: str) -> Iterator[Span]:
     """What is masked without being asked for, in one reading of a text: addresses, cards and tokens."""
     for start, end in tokens_in(text):
         yield start, end, "token"
-    # A shadow in ASCII, sign by sign, in which places are those of the text.
-    shadow = text if text.isascii() else _NOT_ASCII.sub(lambda sign: _in_ascii(sign[0]), text)
+    shadow = _shadow(text)
     data = shadow.encode()
     if any(sign in shadow for sign in ("@", "%40", "u0040", "&#", "&commat;")):
         for start, end in _bytes_matched(_EMAIL, data):
             escape = _ESCAPE.match(shadow, start, end) if shadow[start - 1 : start] == "\\" else None
             yield escape.end() if escape else start, end, "email"  # \n before it is a line end in a JSON text
     for start, end in _bytes_matched(_DIGIT_GROUPS, data):
+        groups = start + (not shadow[start].isdigit()), end
         for found in _FIRST_GROUP.finditer(shadow, start, end):
             card = found.span(1)
+            if card != groups and ("\t" in found[1] or "  " in found[1]):  # a row of a table with numbers
+                continue
             if _is_card(found[1].replace("%20", "").translate(_WITHOUT_GAPS)) and _stands_alone(shadow, *card):
                 yield *card, "card"
 
 
-@lru_cache(maxsize=4096)
-def _in_ascii(sign: str) -> str:
-    """The ASCII sign that this one is a form of, such as 4 of a wide 4; else some letter or a space."""
-    plain = normalize("NFKC", sign)
-    return plain if len(plain) == 1 and plain.isascii() else "q" if sign.isalnum() else " "
+def _shadow(text: str) -> str:
+    """The text in ASCII, sign by sign, so that places are the same: what is no form of an ASCII sign is some letter or a space."""
+    return _NOT_ASCII.sub(lambda sign: "q" if sign[0].isalnum() else " ", folded(text))
 
 
 def _stands_alone(shadow: str, start: int, end: int) -> bool:
@@ -488,7 +487,7 @@ def _same(kind: str, value: str) -> str:
     """What all spellings of a value have in common."""
     if kind not in ("card", "email"):
         return value
-    plain = normalize("NFKC", unescape(unquote(resolved(value))))
+    plain = normalize("NFKC", folded(unescape(unquote(resolved(value)))))
     if kind == "card":
         return re.sub(r"\D", "", plain)
     found = _PLAIN_EMAIL.search(plain.lower())

@@ -14,8 +14,10 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from html import unescape
 from typing import Any, cast
+from unicodedata import decimal, normalize
 from urllib.parse import quote, quote_plus, unquote
 
 import msgspec
@@ -122,16 +124,30 @@ CONTEXT = 1 << 10
 MOST_NESTED = 3
 PIECE, OVERLAP = 1 << 20, 1 << 14
 """Characters of a text whose escapes are resolved at once, and of the piece before: where each was takes memory."""
+_COLOUR = r"""(?:
+    (?: \x1b | \\{1,8} (?: u001[Bb] | x1[Bb] | 033 | e ) ) (?: \[ [0-?]{0,40} [\x20-/]{0,4} [@-~] | [()] [0-9A-Z] )
+)"""
+_COLOURS = re.compile(f"(?x){_COLOUR}")
+"""What makes a terminal write in colour, also escaped."""
+_UNSEEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+"""Signs that nobody sees: Unicode's Default_Ignorable_Code_Point."""
 _ESCAPED = re.compile(
-    r"""(?x)
-    (?<!\\)\\++ (?: (?P<hex> u[0-9A-Fa-f]{4} | x[0-9A-Fa-f]{2} ) | (?P<letter> [nrtbfv"'/] ) )
-    | % (?:25){0,8} (?P<percent> [0-9A-Fa-f]{2} )
-    | & (?:amp;){0,8} (?P<entity> \#[0-9]{1,7} | \#[xX][0-9A-Fa-f]{1,6}
-        | nbsp | commat | period | lowbar | quot | apos | lt | gt | equals | colon );
-    | [\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]
+    rf"""(?x)
+    {_COLOUR}
+    | (?<!\\)\\++ (?: (?P<hex> u[0-9A-Fa-f]{{4}} | x[0-9A-Fa-f]{{2}} ) | (?P<letter> [nrtbfv"'/@_.-] ) )
+    | % (?:25){{0,8}} (?P<percent> [0-9A-Fa-f]{{2}} )
+    | & (?:amp;){{0,8}} (?: (?P<number> \#0{{0,20}}[0-9]{{1,7}} | \#[xX]0{{0,20}}[0-9A-Fa-f]{{1,6}}
+            | (?:nbsp|shy|quot|lt|gt)(?![A-Za-z]) ) ;?
+        | (?P<entity> commat | period | lowbar | apos | equals | colon | hyphen | dash | zwj | zwnj | lrm | rlm
+            | ZeroWidthSpace | NoBreak ); )
+    | [{_UNSEEN}]
     """
 )
-"""Escapes of JSON and code, also doubled, of addresses and of HTML; and signs that nobody sees."""
+"""Escapes of JSON, Markdown and code, also doubled, of addresses and of HTML; colours and signs that nobody sees."""
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v"}
 
 _TELLING = re.compile(rf"(?i)(?:{_NAME}|authorization|cookie)$")
@@ -300,11 +316,14 @@ def line_parts(text: str) -> Iterator[tuple[str, str]]:
 
 
 def readings(text: str) -> Iterator[tuple[str, Callable[[int, int], tuple[int, int]]]]:
-    """The text as it stands, and then, piece by piece, as it reads when what is escaped for JSON, addresses and HTML is resolved and
-    signs that nobody sees are left out; each with a function from a place in it to that in the text. Pieces overlap. Escapes may be
-    doubled, or nested in other escapes.
+    """The text as it stands, with blanks for colours, and then, piece by piece, as it reads when what is escaped for JSON, Markdown,
+    addresses and HTML is resolved and colours and signs that nobody sees are left out; each with a function from a place in it to that
+    in the text. Pieces overlap. Escapes may be doubled, or nested in other escapes.
     """
-    yield text, lambda start, end: (start, end)
+    if text.isascii() and not any(sign in text for sign in "\\%&\x1b"):  # most are like this, and _ESCAPED is slow
+        yield text, lambda start, end: (start, end)
+        return
+    yield _COLOURS.sub(lambda found: " " * len(found[0]), text), lambda start, end: (start, end)
     for begin in range(0, len(text), PIECE) if _ESCAPED.search(text) else ():
         piece, maps = text[max(0, begin - OVERLAP) : begin + PIECE], list[tuple[list[int], list[int]]]()
 
@@ -349,10 +368,25 @@ def _sign(found: re.Match[str]) -> str:
             return chr(int(found["percent"], 16))
         case "letter":
             return _LETTERS.get(found["letter"], found["letter"])
-        case "entity":
-            return unescape(f"&{found['entity']};")[:1]
+        case "number" | "entity":
+            return unescape(f"&{found[found.lastgroup]};")[:1]
         case _:
             return ""
+
+
+def folded(text: str) -> str:
+    """The text with wide, mathematical and other forms of ASCII signs and of digits as the plain ones; each stays in its place."""
+    return text if text.isascii() else _NOT_ASCII.sub(lambda sign: _in_ascii(sign[0]), text)
+
+
+@lru_cache(maxsize=4096)
+def _in_ascii(sign: str) -> str:
+    plain = normalize("NFKC", sign)
+    if len(plain) != 1:
+        return sign
+    digit = decimal(plain, None)
+    plain = "-" if plain == "\u2010" else plain if digit is None else str(digit)  # the hyphen that is no minus
+    return plain if plain.isascii() else sign
 
 
 def redact_text(text: str) -> str:
@@ -375,6 +409,8 @@ def _secrets_in(text: str, *, any_word: bool = True) -> Iterator[tuple[int, int]
     """Where secrets with a known shape stand, the values of telling names (without `any_word` only those that have letters and digits
     and are no name in code), and whole Authorization and Cookie headers.
     """
+    if (plain := folded(text)) != text:
+        yield from _secrets_in(plain, any_word=any_word)
     for needles, pattern in _SHAPES:
         if any(needle in text for needle in needles):
             yield from (found.span() for found in pattern.finditer(text))

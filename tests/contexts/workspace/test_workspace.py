@@ -24,7 +24,10 @@ from sonde.contexts.workspace import (
     accept,
     plan_patch,
 )
+from sonde.contexts.workspace.masked import MaskedWorkspace
 from sonde.core.canonical import sha256_text
+from sonde.core.deadline import Deadline, SystemClock
+from sonde.core.mask import Mask
 from sonde.errors import ToolCallFailed, ToolFault
 from sonde.tools import ToolRegistry
 
@@ -101,6 +104,17 @@ def test_search_finds_text_with_places_that_can_be_cited(root: Path) -> None:
     assert context.reread(found.excerpts[0]) == "line 300"
     assert context.search("second", "notes.md").value[0]["line"] == 2
     assert context.search("KEY").value == []
+
+
+def test_a_search_of_masked_files_ends_with_the_run_and_says_so(root: Path) -> None:
+    workspace = MaskedWorkspace(LocalWorkspace(root), Mask())
+    run = Deadline(SystemClock(), None)
+
+    with run.in_force():
+        assert len(workspace.search("second").matches) == 1
+        run.stop.set()
+        found = workspace.search("second")
+    assert (found.matches, found.truncated) == ((), "the run had to end: 0 of 3 files were searched")
 
 
 def test_a_search_with_too_many_matches_says_so(root: Path) -> None:

@@ -26,6 +26,7 @@ from sonde.contexts.workspace.local import DOCUMENTS, MAX_MATCHES
 from sonde.contexts.workspace.paths import clean_folder
 from sonde.contexts.workspace.text import texts
 from sonde.core.canonical import sha256_text
+from sonde.core.deadline import deadline_in_force
 from sonde.errors import ToolFault
 
 if TYPE_CHECKING:
@@ -121,7 +122,11 @@ class MaskedWorkspace:
         if place and not names:
             return Matches(matches=tuple(matching_lines(place, self.read(place).content.split("\n"), query)))
         rows: list[Match] = []
-        for name in names[:MAX_SEARCHED]:
+        run = deadline_in_force()
+        for number, name in enumerate(names[:MAX_SEARCHED]):
+            if run is not None and run.is_over():
+                note = f"the run had to end: {number:,} of {len(names):,} files were searched"
+                return Matches(matches=tuple(rows), truncated=note)
             if len(names) == 1 or not name.lower().endswith(DOCUMENTS):
                 with suppress(PathRefused):  # no text
                     rows += matching_lines(name, self.read(name).content.split("\n"), query)

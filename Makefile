@@ -120,10 +120,10 @@ test-wheel: $(READY) ## the wheel as built, in empty environments
 release: $(READY) ## sdist and wheel, reproducible and tried, with SBOM, provenance and changelog, into dist/ (nothing is uploaded)
 	$(BIN)/python scripts/release.py
 
-test-arm64:      ## the sandbox on arm64 kernels 6.1 and 6.12, emulated (root, Debian packages; over an hour)
+test-arm64:      ## the sandbox on arm64 kernels 6.1 and 6.12, emulated (root, Debian packages; over half an hour)
 	bash scripts/emulated.sh arm64 6.1 6.12
 
-test-kernels:    ## the sandbox on Debian's x86-64 kernels 5.10, 6.1 and 6.12, emulated (root, Debian packages; over an hour)
+test-kernels:    ## the sandbox on Debian's x86-64 kernels 5.10, 6.1 and 6.12, emulated (root, Debian packages; over half an hour)
 	bash scripts/emulated.sh amd64 5.10 6.1 6.12
 
 test-containers: $(READY) ## Docker, containerd, Podman, user namespaces and gVisor, tight (root, Debian packages; minutes)

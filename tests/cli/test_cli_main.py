@@ -149,13 +149,16 @@ def test_a_protocol_whose_extra_is_not_installed_says_what_to_install(extra: str
         assert Path(command[0]).is_file() and Path(command[-1].removesuffix(f"[{extra}]"), "pyproject.toml").is_file()
 
 
-def test_streams_that_the_caller_has_closed_are_no_reason_to_fail(tmp_path: Path) -> None:
+def test_a_closed_input_does_not_matter_and_a_closed_output_is_said(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("INFO up\n")
 
-    shown = run_in_shell("sonde ask INFO log.txt >&- <&-", tmp_path)
+    shown = run_in_shell("sonde ask INFO log.txt <&-", tmp_path)
+    lost = run_in_shell("sonde ask INFO log.txt >&- <&-", tmp_path)
 
     assert shown.returncode == 0
-    assert "Traceback" not in shown.stderr
+    assert lost.returncode == 1
+    assert lost.stderr.endswith("sonde: standard output is closed, so what was printed is lost\n")
+    assert "Traceback" not in shown.stderr + lost.stderr
 
 
 def test_a_reader_that_has_seen_enough_is_not_told_about_it(tmp_path: Path) -> None:

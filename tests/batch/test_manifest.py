@@ -51,6 +51,8 @@ def test_an_ask_and_an_investigation_are_items_with_paths_beside_the_manifest() 
         ({**ASK, "question": "\ud800"}, "half a character"),
         ({**ASK, "schema": {"const": "\ud800"}}, "half a character"),
         ({**ASK, "schema": {"minimum": float("nan")}}, "NaN"),
+        (b'{"id": "q", "question": "x", "schema": {"maximum": 1e999}}', "1e999"),
+        (b'{"id": "q", "question": "x", "schema": {"x": %s}}' % (b"[" * 600 + b"]" * 600), "levels deep"),
         ({"id": "t", "engine": "rca"}, "trace_ids"),
         ({"id": "t", "engine": "rca", "trace_ids": [1]}, "trace_ids"),
     ],

@@ -157,3 +157,18 @@ def test_an_edit_neither_reads_nor_writes_what_is_excluded(tmp_path: Path) -> No
     assert "a.txt" in seen
     assert "build/c.txt" not in seen
     assert "excluded" in seen
+
+
+@pytest.mark.parametrize("line", ["a" + " " * 4000 + "x", "[" * 4000, "a[" * 2000])
+def test_lines_made_to_be_read_slowly_leave_the_other_lines_in_force(line: str, tmp_path: Path) -> None:
+    write(tmp_path, "left", "right", gitignore=f"{line}\n" * 15 + "left\n")
+
+    assert read(tmp_path) == ["right"]
+
+
+def test_a_pattern_of_a_whole_page_is_refused_or_said(tmp_path: Path) -> None:
+    write(tmp_path, "a", gitignore="[" * 60_000)
+
+    assert COSTLY in FilesContext(tmp_path).library.listing.refused.values()
+    with pytest.raises(ConfigError, match="too large"):
+        read(tmp_path, "[" * 100_000)

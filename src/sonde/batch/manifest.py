@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import re
 import stat
@@ -27,6 +28,7 @@ from sonde.errors import ConfigError
 MAX_BYTES = 1 << 30  # millions of items
 ENGINES = ("ask", "rca", "compliance", "incident")
 SYNONYMS = {"comply": "compliance"}  # the command's name
+MOST_LEVELS = 100  # of a schema, say
 _TEXTS = ("id", "engine", "question", "source", "project", "taxonomy", "controls", "start", "end", "filter", "configs")
 _LISTS = ("paths", "exclude", "trace_ids")
 _PLACES = ("paths", "source", "configs", "taxonomy")
@@ -169,13 +171,15 @@ def parse_manifest(lines: Iterable[bytes], folder: Path) -> Manifest:
 def _items(line: bytes, folder: Path) -> list[Item]:
     """The item of a line; an rca or compliance line with several traces is one item per trace."""
     try:
-        found: Any = json.loads(line, parse_constant=_refuse_constant)
+        found: Any = json.loads(line, parse_constant=_refuse_constant, parse_float=_finite)
     except UnicodeDecodeError:
         raise _NoItem("it is not UTF-8") from None
     except ValueError as error:
         raise _NoItem(f"it is not JSON ({error})") from None
     except RecursionError:
         raise _NoItem("it is nested too deeply") from None
+    if _is_deep(line):
+        raise _NoItem(f"it is nested more than {MOST_LEVELS} levels deep")
     if not isinstance(found, dict):
         raise _NoItem(f"it is not an object; a line reads {_EXAMPLE}")
     given = cast("dict[str, Any]", found)
@@ -205,8 +209,22 @@ def _items(line: bytes, folder: Path) -> list[Item]:
     return [item]
 
 
+def _is_deep(line: bytes) -> bool:
+    """Whether values of a line, which is JSON, lie too deep to be handed to another process."""
+    level = deepest = 0
+    for sign in re.findall(rb"[\[\]{}]", re.sub(rb'"(?:[^"\\]|\\.)*"', b"", line)):
+        level += 1 if sign in b"[{" else -1
+        deepest = max(deepest, level)
+    return deepest > MOST_LEVELS
+
+
 def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse_constant(digits)
 
 
 def _is_sound(text: str) -> bool:

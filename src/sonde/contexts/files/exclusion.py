@@ -28,9 +28,11 @@ EXCLUDED = "excluded"
 COSTLY = "not applied: it is too large or its patterns cost too much"
 MOST_BYTES = 65_536  # of one .gitignore
 MOST_CHARS = 1_000_000  # of all .gitignore files below one root
+MOST_LINE = 4_096  # of one pattern
 MOST_SECONDS = 5.0  # of processor time for all comparisons; a million files and a usual .gitignore take less
 _PARENTS = 200
 _MAGIC = re.compile(r"[*?\[\\]")
+_TOKEN = re.compile(r"(?:(?<=/)|^)(?:\*\*/)+|(?<=/)\*\*+$|\*+|\?|\[[!^]?\]?[^\]/]*\]|\\.|.", re.DOTALL)
 
 
 def _plain(path: str) -> str:
@@ -149,7 +151,9 @@ class Judge:
         try:
             text = read_plain(file, MOST_BYTES).decode("utf-8-sig", "replace")
             self._chars -= len(text)
-            rules = _rules(text.splitlines()) if self._chars >= 0 else None
+            began = time.thread_time()
+            rules = _rules(text.splitlines()) if self._chars >= 0 and self._seconds >= 0 else None
+            self._seconds -= time.thread_time() - began
         except FileNotFoundError:
             return chain
         except (OSError, ValueError):
@@ -207,10 +211,14 @@ def _last_fit(rules: Sequence[_Rules], path: str) -> bool | None:
 
 
 def _rules(lines: Sequence[str]) -> tuple[_Rules, ...]:
-    """The rules of one file, in order; ValueError if they are too large for RE2."""
+    """The rules of one file, in order; ValueError if they are too large."""
     signed: list[tuple[bool, list[str]]] = []
     for line in lines:
-        glob = re.sub(r"(?<!\\) +$", "", line.rstrip("\r\n"))
+        if len(line) > MOST_LINE:
+            raise ValueError("a pattern is too long")
+        whole = line.rstrip("\r\n")
+        glob = whole.rstrip(" ")
+        glob += " " if glob.endswith("\\") and glob != whole else ""  # an escaped blank belongs to the name
         hides = not glob.startswith("!")
         glob = glob.removeprefix("!")
         if not glob.strip("/ ") or line.startswith("#"):
@@ -250,9 +258,11 @@ def _source(glob: str) -> list[str]:
     glob = glob.removesuffix("/").removeprefix("/")
     fixed = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     source = ""
-    tokens: list[str] = re.findall(
-        r"(?:(?<=/)|^)(?:\*\*/)+|(?<=/)\*\*+$|\*+|\?|\[[!^]?\]?[^\]/]*\]|\\.|.", glob, re.DOTALL
-    )
+    tokens: list[str] = []
+    for found in _TOKEN.finditer(glob):
+        if found[0] == "[":  # it is never closed: git, too, lets it fit nothing
+            return []
+        tokens.append(found[0])
     for at, token in enumerate(tokens):
         if token.endswith("*/"):
             source += fixed["**/"]
@@ -270,7 +280,7 @@ def _source(glob: str) -> list[str]:
             except ValueError:  # a range that runs backwards
                 return []
             source += f"[^/{signs}]" if negated else f"[{signs}]"
-        elif token[0] == "[" or token == "\\":  # git, too, lets it fit nothing
+        elif token[0] == "[" or token == "\\":
             return []
         else:
             source += escaped(token[-1])

@@ -230,3 +230,9 @@ def test_a_line_full_of_ticks_is_read_in_time(line: str) -> None:
 
 def test_code_in_a_line_keeps_its_escapes() -> None:
     assert unescaped(r"\*a\* `\*b\*` ``c ` \*`` \`d\` `e\*") == r"*a* `\*b\*` ``c ` \*`` `d` `e*"
+
+
+@pytest.mark.parametrize("address", ["../z", "%2e%2e/z", "a/%2E./z", ".%2e/z"])
+def test_a_link_to_a_folder_above_becomes_words_in_any_spelling(address: str) -> None:
+    assert "](" not in quiet(f"[x]({address})")
+    assert "[x](a/z.txt)" in quiet("[x](a/z.txt)")

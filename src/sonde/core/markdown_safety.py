@@ -26,7 +26,7 @@ _MAY_FETCH = re.compile(
     rf"!\[|\]\(|\]:|<[A-Za-z/!?]|(?:(?<!`)```|(?<!~)~~~)[`~]*+[ \t]*+(?!(?:{LANGUAGES})?[ \t]*$)[^ \t\n`~]",
     re.MULTILINE,
 )  # a fence is tried from its first sign only, and whole: else ten thousand of them take seconds
-_BESIDE = re.compile(r"#[\w.%-]*|(?![^#]*\.\.)[\w@+~%.-][\w./@+~%,=-]*(?:#[\w.%-]*)?", re.ASCII)
+_BESIDE = re.compile(r"#[\w.%-]*|(?![^#]*(?:\.|%2[eE]){2})[\w@+~%.-][\w./@+~%,=-]*(?:#[\w.%-]*)?", re.ASCII)
 _BARE = re.compile(r"://|www\.|@", re.IGNORECASE)
 _BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
 _SIGNS = re.compile(

@@ -10,7 +10,7 @@ import pytest
 
 from sonde import ask, edit
 from sonde.contexts.files import FilesContext
-from sonde.contexts.files.exclusion import COSTLY, EXCLUDED, IGNORED, Exclusion
+from sonde.contexts.files.exclusion import COSTLY, EXCLUDED, IGNORED, Exclusion, Judge
 from sonde.errors import ConfigError
 from sonde.testing import ScriptedModel
 
@@ -76,6 +76,17 @@ def test_the_user_excludes_by_glob(glob: str, tmp_path: Path, monkeypatch: pytes
 
     for source in (".", "src", "src/*.ts", str(tmp_path)):
         assert [Path(name).name for name in read(source, glob)] == ["b.ts"], source
+
+
+def test_a_slash_at_the_beginning_means_the_folder_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "build/a.txt", "src/build/b.txt")
+    monkeypatch.chdir(tmp_path)
+
+    assert read(".", "/build") == read(tmp_path, "/build/") == ["src/build/b.txt"]
+    judge = Judge(Exclusion.of(["/build"]).below(str(tmp_path)))  # as edit asks
+    assert [judge.excludes(each, each) for each in ("build/a.txt", "src/build/b.txt")] == [True, False]
 
 
 def test_the_user_excludes_by_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,60 +42,29 @@ class SystemClock:
         return datetime.now(UTC)
 
 
-class PatientClock:
-    """Another clock, less the time spent waiting for a person: that is not the run's time. Waits that overlap count once."""
+class Stopwatch:
+    """Counts the time inside `running`; stretches that overlap count once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._waited = 0.0
-        self._waiting = 0
-        self._since = 0.0
-
-    def now(self) -> float:
-        """Seconds that only go forward, and stand still inside `waiting`."""
-        with self._lock:
-            return (self._since if self._waiting else self._clock.now()) - self._waited
-
-    def utc(self) -> datetime:
-        """The time of day, which never stands still."""
-        return self._clock.utc()
-
-    @contextmanager
-    def waiting(self) -> Generator[None]:
-        """The clock stands still inside."""
-        with self._lock:
-            if not self._waiting:
-                self._since = self._clock.now()
-            self._waiting += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waiting -= 1
-                if not self._waiting:
-                    self._waited += self._clock.now() - self._since
-
-
-class RepeatTime:
-    """How long recorded code may run again, in all. Only the time inside `running` counts; blocks that run at once count once."""
-
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        self.seconds = seconds
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._spent = 0.0
+        self._counted = 0.0
         self._running = 0
         self._since = 0.0
 
-    def left(self) -> float:
-        """Seconds that remain; zero or less when they are used up."""
+    def inside(self) -> float:
+        """Seconds inside so far."""
         with self._lock:
-            return self.seconds - self._spent - (self._clock.now() - self._since if self._running else 0.0)
+            return self._counted + (self._clock.now() - self._since if self._running else 0.0)
+
+    def outside(self) -> float:
+        """The clock less the time inside: it stands still there."""
+        with self._lock:
+            return (self._since if self._running else self._clock.now()) - self._counted
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Recorded code runs inside."""
+        """What is inside counts."""
         with self._lock:
             if not self._running:
                 self._since = self._clock.now()
@@ -106,7 +75,37 @@ class RepeatTime:
             with self._lock:
                 self._running -= 1
                 if not self._running:
-                    self._spent += self._clock.now() - self._since
+                    self._counted += self._clock.now() - self._since
+
+
+class PatientClock:
+    """Another clock, less the time spent waiting for a person: that is not the run's time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waits = Stopwatch(clock)
+        self.waiting = self._waits.running
+
+    def now(self) -> float:
+        """Seconds that only go forward, and stand still inside `waiting`."""
+        return self._waits.outside()
+
+    def utc(self) -> datetime:
+        """The time of day, which never stands still."""
+        return self._clock.utc()
+
+
+class RepeatTime:
+    """How long recorded code may run again, in all. Only the time inside `running` counts."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.seconds = seconds
+        self._runs = Stopwatch(clock)
+        self.running = self._runs.running
+
+    def left(self) -> float:
+        """Seconds that remain; zero or less when they are used up."""
+        return self.seconds - self._runs.inside()
 
 
 class Deadline:

@@ -14,7 +14,7 @@ import math
 import socket
 import threading
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -153,7 +153,7 @@ class _TimedReader(io.RawIOBase):
         return count
 
 
-class HttpExchange(BaseHTTPRequestHandler):
+class HttpExchange(BaseHTTPRequestHandler, ABC):
     """The requests of one connection. `get` and `post` see only those that have one meaning."""
 
     protocol_version = "HTTP/1.1"

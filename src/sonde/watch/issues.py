@@ -39,10 +39,8 @@ SAMPLES = 5  # failures of a group that later ones are grouped with, and traces 
 MAX_SIGNATURES = 2_000
 MAX_AFFECTED = 1_000
 MAX_RELEASES = 10_000
-ONE_IN, MOST_NEEDED = (
-    200,
-    20,
-)  # traces of an hour that must fail alike to be an issue: 0.5 % of all, but no more than 20
+ONE_IN = 200  # traces of an hour must fail alike to be an issue,
+MOST_NEEDED = 20  # but no more than these are needed
 KEPT_WINDOWS = 10_000  # for which counts are kept one by one
 LONG_AGO = -(1 << 62)  # the window under which older counts are summed up
 MAX_NOTE = 4_000
@@ -631,7 +629,7 @@ def candidates(state: WatchState, now: float) -> list[Candidate]:
     for signature, issue, component, form, label, judge, traces, first, mended in state.rows(
         "SELECT id, issue, component, form, label, judge, traces, first_window, id IN (SELECT signature FROM recovered) AS mended "
         "FROM signatures JOIN issues ON issue = number WHERE state != 'resolved' AND NOT muted AND (NOT mended OR ?) ORDER BY id",
-        state.recall("recovered") == "1",
+        state.counts_recovered,
     ):
         name = hash_value(["recovered", component, form, label] if mended else [component, form, label])
         ids = _texts(traces)
@@ -1010,7 +1008,7 @@ def watch_view(state: WatchState, *, now: float) -> WatchView:
         ended_at=state.figure("ended_at"),
         traces=traces,
         failed=failed,
-        recovered=state.recall("recovered") == "1",
+        recovered=state.counts_recovered,
         spent_day_usd=state.spent(now - 86_400),
         spent_hour_usd=state.spent(now - 3_600),
         investigated=int(state.one("SELECT count(*) FROM investigations WHERE state = 'done'")),

@@ -233,7 +233,7 @@ class TraceWatch:
 
     def _recovered_or_not(self, *, known: bool) -> str:
         """Settle whether errors that traces recovered from are issues; what that changes for a watch that has read traces."""
-        before = self.state.recall("recovered") == "1"
+        before = self.state.counts_recovered
         wanted = before if self.options.recovered is None else self.options.recovered
         self.options = replace(self.options, recovered=wanted)
         self.state.remember("recovered", int(wanted))

@@ -240,6 +240,11 @@ class WatchState:
             "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", key, str(value)
         )
 
+    @property
+    def counts_recovered(self) -> bool:
+        """Whether errors that traces recovered from are issues here."""
+        return self.recall("recovered") == "1"
+
     def spent(self, since: float, *, control: bool = False) -> float:
         """US dollars since this moment, with what is set aside; with `control`, on healthy traces only. Rows from a clock that was ahead
         count too.

@@ -108,7 +108,7 @@ def list_(*, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int:
     more += f"; {len(shown) - active} resolved or muted" if len(shown) > active else ""
     more += f"; {plural(view.rare, 'group')} too rare to be one (`sonde watch --min-traces`)" if view.rare else ""
     print(
-        f"{plural(active, 'open issue')}{more}; {plural(view.traces, 'trace')} read, {shown_cost(view.spent_day_usd)} spent in a day"
+        f"{plural(active, 'open issue')}{more}; {plural(view.traces, 'trace')} read, {_spent(view.spent_day_usd)} in a day"
     )
     if not view.recovered and any(each.recovered for each in shown):
         print("errors that traces recovered from are not counted any more (`sonde watch --recovered`)")
@@ -235,6 +235,11 @@ def _said(text: str) -> int:
     return 0
 
 
+def _spent(usd: float) -> str:
+    """Models without a known price add nothing to what a watch has spent."""
+    return f"{shown_cost(usd)} spent" if usd else "no known cost"
+
+
 def _time(us: int) -> str:
     from sonde.contexts.traces.span import time_text
 
@@ -267,7 +272,7 @@ def _page(issue: KnownIssue, items: str) -> str:
     lines += [f"trace: {one_line(each, 100)}" for each in issue.traces[:5]]
     if (proof := issue.proof) is not None:
         lines += [
-            f"investigated: {one_line(proof.label, 60)} by {proof.judge}, {shown_cost(proof.cost_usd)}: {one_line(proof.summary, 300)}",
+            f"investigated: {one_line(proof.label, 60)} by {proof.judge}, {_spent(proof.cost_usd)}: {one_line(proof.summary, 300)}",
             f"proof: {one_line(f'{items}/{proof.run}/report.md', 300)}",
         ]
     lines += [

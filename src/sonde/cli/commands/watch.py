@@ -576,7 +576,7 @@ def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
         print(f"waiting for the first file: {one_line(turn.empty, 300)}", file=sys.stderr, flush=True)
     elif turn.windows:
         failed = outcome_text(turn.failed, turn.recovered)
-        hint = HINT if turn.recovered and state.recall("recovered") != "1" else ""
+        hint = HINT if turn.recovered and not state.counts_recovered else ""
         print(
             f"{plural(turn.windows, 'window')}, {plural(turn.traces, 'trace')}, {failed}{hint}"
             + (f", {lapse(turn.behind_s)} of traces wait" if turn.behind_s else ""),

@@ -79,15 +79,17 @@ class Exclusion:
 
     @staticmethod
     def of(globs: Sequence[str], *, gitignore: bool = True, here: str | Path | None = None) -> Exclusion:
-        """The globs as a user writes them: from the folder that is read, or from `here` (None: the working folder). An absolute form
-        stands for the latter.
+        """The globs as a user writes them: from the folder that is read, or from `here` (None: the working folder), which is kept as an
+        absolute form. `/` at the beginning means the folder that is read, as in .gitignore (kept as `//`), or is an absolute path.
         """
         said: list[str] = []
         for glob in globs:
             if not glob.strip() or "\n" in glob:
-                raise ConfigError("a glob to exclude is empty; give one such as '**/*.test.ts', or leave it out")
-            relative = not glob.startswith(("/", "./", "../"))
-            said += [glob] if relative else []
+                raise ConfigError(
+                    "a glob to exclude is empty or has several lines; give one such as '**/*.test.ts', or leave it out"
+                )
+            if not glob.startswith(("./", "../")):
+                said.append(f"/{glob}" if glob.startswith("/") else glob)
             if "/" in glob.rstrip("/"):
                 base = "" if glob.startswith("/") else _plain(str(here or Path.cwd()))
                 folder = "/" if glob.endswith("/") else ""
@@ -97,7 +99,7 @@ class Exclusion:
 
     def below(self, root: str) -> Exclusion:
         """The same for paths that are relative to a root: `/` at the beginning of a glob means the root."""
-        inside = (re.sub(f"^{re.escape(_plain(root).rstrip('/'))}(?=/)", "", each) for each in self.globs)
+        inside = (re.sub(f"^(?:/(?=/)|{re.escape(_plain(root).rstrip('/'))}(?=/))", "", each) for each in self.globs)
         return Exclusion(tuple(inside), self.gitignore)
 
 
@@ -116,9 +118,9 @@ class Judge:
     def __post_init__(self) -> None:
         globs = self.exclusion.globs
         # "!" takes nothing back here, and "#" is no comment
-        own = [re.sub(r"^([!#])", r"\\\1", each) for each in globs if not each.startswith("/")]
+        own = [re.sub(r"^([!#])", r"\\\1", each.removeprefix("/")) for each in globs if not re.match("/(?!/)", each)]
         try:
-            self._own, self._absolute = _rules(own), _rules([each for each in globs if each.startswith("/")])
+            self._own, self._absolute = _rules(own), _rules([each for each in globs if re.match("/(?!/)", each)])
         except ValueError:
             raise ConfigError("the globs to exclude are too large together; give fewer or shorter ones") from None
 
@@ -253,7 +255,7 @@ def _same_sign(hides: bool, globs: Sequence[str]) -> _Rules:
 
 
 def _source(glob: str) -> list[str]:
-    """One pattern of git as RE2 over a whole path, which ends with a slash if it is a folder. None if it can fit nothing."""
+    """One pattern of git as RE2 over a whole path, which ends with a slash if it is a folder. Nothing if it can fit nothing."""
     folder, anchored = glob.endswith("/"), glob.startswith("/")
     glob = glob.removesuffix("/").removeprefix("/")
     fixed = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}

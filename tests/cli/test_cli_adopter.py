@@ -12,7 +12,7 @@ from cli_program import call, environment, sonde
 from engines.trace_cases import TRACE, failed_trace, write
 from sonde import ask
 from sonde.cli.main import main
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, how_to_install
 from sonde.testing import ScriptedModel
 
 
@@ -29,11 +29,11 @@ def test_code_without_its_extra_is_said_to_the_user_and_to_the_model(
     shown = sonde("ask", "who pays?", ".", "--code", cwd=tmp_path)
     ask("who pays?", tmp_path, code=True, model=model, citations=False, in_memory=True)
 
-    assert shown.stderr.count("typescript 1 (pip install 'sonde-rlm[code]'") == 1
+    assert shown.stderr.count(f"typescript 1 ({how_to_install('code')}") == 1
     assert "the symbols of a.ts are not known" in str(model.requests[1])
     assert "typescript 1" in str(model.requests[1])
     (tmp_path / "a.ts").unlink()
-    assert "sonde-rlm[code]" not in sonde("ask", "who pays?", ".", "--code", cwd=tmp_path).stderr
+    assert "files without symbols" not in sonde("ask", "who pays?", ".", "--code", cwd=tmp_path).stderr
 
 
 def _run(folder: Path) -> None:

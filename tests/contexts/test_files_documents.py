@@ -15,7 +15,7 @@ from sonde.contexts.code import CodeContext
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.about import left_out
 from sonde.contexts.workspace import LocalWorkspace
-from sonde.errors import ToolFault
+from sonde.errors import ToolFault, how_to_install
 from sonde.viewer.excerpts import lines_of
 
 REPORT = """\
@@ -217,7 +217,7 @@ def test_without_the_extra_office_one_line_says_what_to_install(
     made = docx(tmp_path)
     context = write(tmp_path / "in", {"a.docx": made, "b.docx": made, "c.xlsx": xlsx(), "d.pptx": pptx()})
 
-    assert left_out(context.library.listing) == "2 docx, 1 xlsx (pip install 'sonde-rlm[office]')"
+    assert left_out(context.library.listing) == f"2 docx, 1 xlsx ({how_to_install('office')})"
     with pytest.raises(ToolFault, match="needs the extra office"):
         call(context, "read_file", "a.docx")
 

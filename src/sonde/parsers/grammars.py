@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from sonde.core.source import has_too_many_fields
+from sonde.errors import how_to_install
 
 SIGNATURE_CHARS = 200
 Definition = tuple[str, str, int, int]
@@ -66,6 +67,7 @@ def _installed() -> dict[str, Any]:
 
 
 _parsers = _installed()
+_install = how_to_install("code")  # looks at files, which the confined process cannot do later
 warnings.simplefilter("ignore")  # an invalid escape in somebody's code is not our warning to print
 
 
@@ -74,7 +76,7 @@ def read(document: BinaryIO, *, files: list[tuple[str, int]]) -> Iterator[list[D
     for language, length in files:
         source = document.read(length)
         if language != "python" and language not in _parsers:
-            yield f"symbols of {language} need the extra code: pip install 'sonde-rlm[code]'; until then read it by lines"
+            yield f"symbols of {language} need the extra code: {_install}; until then read it by lines"
             continue
         try:
             if language == "python":

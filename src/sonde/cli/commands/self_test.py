@@ -19,7 +19,7 @@ import typer
 from sonde.cli.options import settings_of, spread
 from sonde.cli.text import escaped_json, indented, printable_lines
 from sonde.core.canonical import plural
-from sonde.errors import SondeError
+from sonde.errors import SondeError, how_to_install
 
 LOG = """\
 09:00 web started
@@ -130,7 +130,7 @@ def _try_all(test: SelfTest, backend: str | None, cleanup: contextlib.ExitStack)
             assert found.safe, found.problem
             check.detail = ", ".join(found.layers)
         else:
-            check.todo = "Install the extra monty: pip install 'sonde-rlm[monty]'"
+            check.todo = f"Install the extra monty: {how_to_install('monty')}"
             portable = examine_portable()
             assert portable.works, portable.problem
             check.detail = ", ".join(portable.layers)

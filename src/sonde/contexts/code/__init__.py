@@ -24,7 +24,7 @@ from sonde.core.canonical import clip, plural
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt, Observed
 from sonde.disk import AnyPath
-from sonde.errors import ToolFault
+from sonde.errors import ToolFault, how_to_install
 from sonde.tools import Tool, tool
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _LISTED = 20
 _TEXT = 200
 _COUNTED_BYTES = 5_000_000
-_EXTRA = "pip install 'sonde-rlm[code]' finds them"
 _LACKING = "the parser of its language is not installed; nav_search, grep and read_file work on its text"
 _DEFINITION = r"^\s*(?:async\s+def|def|class|export|func|fn|pub fn|public|module)\s+\w"
 
@@ -123,7 +122,7 @@ class CodeContext:
         """The files that have no symbols because the extra `code` is not installed; empty if there are none."""
         languages = Counter(language_of(entry.path) for entry in self._finder.sources)
         shown = [f"{language} {count:,}" for language, count in languages.most_common() if lacking_parser(language)]
-        return f"files without symbols: {', '.join(shown)} ({_EXTRA})" if shown else ""
+        return f"files without symbols: {', '.join(shown)} ({how_to_install('code')} finds them)" if shown else ""
 
     def nav_info(self) -> SeenFields:
         """Size and kind of the code: {total_chars, total_lines, estimated_tokens, language, symbol_count, source_path},

@@ -15,6 +15,7 @@ from sonde.contexts.files.library import Library
 from sonde.contexts.files.text import OFFICE_KINDS, PAGE_SUFFIXES, Unreadable, in_repository, is_installed
 from sonde.core.canonical import plural
 from sonde.core.evidence import Excerpt, Observed
+from sonde.errors import how_to_install
 
 _NAMED = 40
 _HEAD_FILES, _HEAD_LINES, _HEAD_CHARS = 3, 3, 200
@@ -187,7 +188,7 @@ def left_out(listing: Listing) -> str:
         kinds.append(f"{plural(len(secrets), 'secret')} ({named})")
     pdfs = sum(entry.path.lower().endswith(".pdf") for entry in listing.texts)
     if pdfs and not is_installed("pdf"):
-        kinds.append(f"{plural(pdfs, 'PDF')} (pip install 'sonde-rlm[pdf]')")
+        kinds.append(f"{plural(pdfs, 'PDF')} ({how_to_install('pdf')})")
     if not is_installed("office"):
         suffixes = Counter(posixpath.splitext(entry.path)[1].lower() for entry in listing.texts)
         office = [
@@ -195,7 +196,7 @@ def left_out(listing: Listing) -> str:
             for name, kind in OFFICE_KINDS.items()
             if kind == "office" and suffixes[name]
         ]
-        kinds += [f"{', '.join(office)} (pip install 'sonde-rlm[office]')"] if office else []
+        kinds += [f"{', '.join(office)} ({how_to_install('office')})"] if office else []
     zsts = sum(entry.path.lower().endswith(".zst") for entry in listing.texts)
     if zsts and not any(map(importlib.util.find_spec, ("zstandard", "compression"))):
         kinds.append(f"{zsts:,} zst (pip install zstandard)")

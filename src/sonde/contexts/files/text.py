@@ -23,7 +23,7 @@ from typing import Self
 from sonde.contexts.files.file_list import Entry
 from sonde.core.canonical import clip
 from sonde.disk import NotPlain, open_exactly, read_at
-from sonde.errors import ToolFault
+from sonde.errors import ToolFault, how_to_install
 from sonde.parsers import PACKED
 from sonde.parsers.documents import ParserLimits, Refused, Unparsed, parse
 
@@ -387,7 +387,7 @@ def document_text(
     if head.startswith(_OLD_OFFICE):
         raise Unreadable(f"{called} with a password or of an old format; save it as {suffix} without a password.")
     if extra and not is_installed(extra):
-        raise Unreadable(f"{called}, which needs the extra {extra}: pip install 'sonde-rlm[{extra}]'.")
+        raise Unreadable(f"{called}, which needs the extra {extra}: {how_to_install(extra)}.")
     limits = ParserLimits(cpu_s=DOCUMENT_SECONDS + size // DOCUMENT_BYTES_PER_S, output_bytes=_TRANSCODED_BYTES)
     try:
         parts = list(parse(kind, file, str, limits, without=without, **options))

@@ -168,6 +168,27 @@ def test_a_reader_that_has_seen_enough_is_not_told_about_it(tmp_path: Path) -> N
     assert shown.stderr == ""
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at its end", "halfway"])
+def test_a_command_whose_reader_has_left_did_not_fail(tmp_path: Path, unbuffered: str) -> None:
+    reader, written = os.pipe()
+    os.close(reader)
+
+    command = [sys.executable, "-m", "sonde", "demo", "--list"]
+    shown = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path) | {"PYTHONUNBUFFERED": unbuffered},
+        stdout=written,
+        stderr=subprocess.PIPE,
+        timeout=250,
+        check=False,
+    )
+    os.close(written)
+
+    assert shown.returncode == 141
+    assert shown.stderr == b""
+
+
 def test_an_answer_does_not_need_a_listener_to_what_is_said_about_it(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("INFO up\n")
     listener, said = os.pipe()

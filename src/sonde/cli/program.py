@@ -29,11 +29,12 @@ ABOUT = """Lower a language model into data that does not fit in a prompt; bring
 """
 CODES = (
     "Exit codes: 0 succeeded or partial, 1 failed, 2 usage or configuration, 3 what --fail-on names (partial outcomes; issues of a watch), "
-    "130 stopped by Ctrl-C and 143 by SIGTERM, also with a partial answer; rlms has its own."
+    "130 stopped by Ctrl-C and 143 by SIGTERM, also with a partial answer, 141 if the reader of a pipe left early; rlms has its own."
 )
 SHARED = {"view": "runs", "export": "runs", "publish": "runs", "demo": "bench", "man": "completion"}
 """Small commands that stand in the file of another command; every other file has the name of its command (`self_test` is `self-test`)."""
 
+UNREAD = 141  # 128 + SIGPIPE, as shells say it
 _NO_SUCH_PLACE = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP)
 
 
@@ -136,6 +137,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # a full disk behind it can be reported here, but not when the interpreter exits
     except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer makes 1 of it
+            return UNREAD
         misread = getattr(ended.__context__, "format_message", None)  # typer has said on stderr what it cannot read
         if json and misread is not None:
             _print_refusal(misread(), 2)
@@ -155,7 +158,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:
-            return 1
+            return UNREAD
         where = f"{error.filename}: " if error.filename else "the output could not be written: "
         return _refuse(f"{where}{error.strerror or error}", 1)
     return 0

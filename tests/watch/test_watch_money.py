@@ -297,6 +297,10 @@ def test_a_failure_that_a_model_finds_in_a_healthy_trace_is_an_issue(tmp_path: P
         (f"The search found nothing, so the model {'invented ' * 9}an order", "The search found nothing"),
         ("invented " * 20, f"{'invented ' * 8}".strip() + "…"),
         ("x" * 200, "x" * 79 + "…"),
+        (
+            "A header (e.g. Retry-After) is ignored, i.e. lost. Then it fails.",
+            "A header (e.g. Retry-After) is ignored, i.e. lost",
+        ),
         ("", ""),
     ],
 )

@@ -49,6 +49,7 @@ LONGEST_PAUSE_S = 3_600.0  # of an investigation that is tried again
 TREND = 24  # windows
 SAME_CAUSE = 0.5
 OTHERS = "others"
+_ENDS = r"(?i)(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.;!?](?:\s|$)|\s[–—]\s"  # a sentence, not an abbreviation
 _KINDS = {"users": BLAST_KEYS["users"], "sessions": BLAST_KEYS["sessions"], "releases": RELEASE_KEYS}
 
 
@@ -70,7 +71,7 @@ def affected_text(users: int, sessions: int) -> str:
 def headline(text: str) -> str:
     """What fits into a title of a model's sentences: the first of them, or its first clause."""
     line = " ".join(text.split())
-    said = re.split(r"[.;!?](?:\s|$)|\s[–—]\s", line, maxsplit=1)[0]
+    said = re.split(_ENDS, line, maxsplit=1)[0]
     if len(said) > HEADLINE:
         said = said[:HEADLINE].rpartition(", ")[0] or said
     cut = said[: HEADLINE - 1]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, strategies as st
 
+from sonde.core.deadline import GRACE_S, Deadline
 from sonde.core.mask import Mask, patterns_of
 from sonde.core.redaction import PART, redact_text
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, ToolFault
+from sonde.testing import FrozenClock
 
 PIECES = st.sampled_from(
     [
@@ -157,17 +160,48 @@ def test_a_large_text_is_searched_in_parts_and_no_value_is_cut(edge: str, hidden
     assert not [part for part in ("hunter", "dXNl", "MII", "MMM") if part in redacted]
 
 
-def test_whoever_masks_a_large_text_can_end_it_before_each_part() -> None:
-    looks: list[int] = []
+@pytest.mark.parametrize("filler", ["- ", "!!"])
+@pytest.mark.parametrize(
+    ("edge", "hidden"),
+    [
+        ("4111 1111 1111 1111", "<card-1>"),
+        ("jane.doe@corp.com", "<email-1>"),
+        ("password: hunter2x", "password: <token-1>"),
+        (f"token={'aB3-' * 1000}a", "token=<token-1>"),
+        (r"-----BEGIN PRIVATE KEY-----\nMIIabc\n-----END PRIVATE KEY-----", "<token-1>"),
+    ],
+)
+def test_a_value_where_a_very_long_line_is_cut_is_hidden_once_and_whole(edge: str, hidden: str, filler: str) -> None:
+    before, after = (filler * PART)[: 2 * PART - len(edge) // 2] + " ", f" {filler * 9}"
+    mask = Mask()
 
-    def look() -> None:
-        looks.append(len(looks))
-        if len(looks) == 3:
-            raise TimeoutError
+    assert mask.hidden(before + edge + after) == before + hidden + after
+    assert mask.restored(before + hidden + after) == before + edge + after
 
-    with pytest.raises(TimeoutError):
-        Mask().hidden(f"{'4111 ' * 100}\n" * (PART // 100), look)
-    assert looks == [0, 1, 2]
+
+WORKS: list[Callable[[str], object]] = [
+    Mask().hidden,
+    Mask().guarded,
+    Mask().behind,
+    Mask().hidden_value,
+    lambda text: Mask().returned([text], {"jane": "name"}),
+    redact_text,
+]
+
+
+@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("unit", ["- ", "-\n"])
+def test_masking_ends_with_the_run_within_a_part_of_the_text_also_in_one_long_line(
+    work: Callable[[str], object], unit: str
+) -> None:
+    run = Deadline(FrozenClock(), 1)
+    run.stop.set()
+    run.overtime = GRACE_S + 1
+
+    with run.in_force():
+        work(unit * 100)  # a short text never ends a run: its last words are masked too
+        with pytest.raises(ToolFault, match="when the run had to end"):
+            work(unit * (3 * PART))
 
 
 def test_a_card_that_is_a_number_and_a_key_of_a_table_are_hidden_too() -> None:

@@ -16,6 +16,10 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from sonde.core.cancellation import Stop
+from sonde.errors import ToolFault
+
+GRACE_S = 2.0
+"""What reading and masking together may take although their run is over: the last citations are read again at the end."""
 
 
 class Clock(Protocol):
@@ -119,7 +123,7 @@ class Deadline:
         self.started = clock.now() if started is None else started
         self.seconds = math.inf if seconds is None else seconds
         self.overtime = 0.0
-        """Seconds for which documents were read although the run was over."""
+        """Seconds for which documents were read and texts masked although the run was over."""
         self._given_back = 0.0
         self._waits: list[tuple[float, float]] = []
         self._lock = threading.Lock()
@@ -139,6 +143,17 @@ class Deadline:
     def is_over(self) -> bool:
         """True when nothing is left, or the run was told to stop."""
         return self.expired() or self.stop.is_set()
+
+    def check(self, since: float, work: str) -> float:
+        """For long work between two of its parts; `since` is when the last one began. Returns the time now. ToolFault if the run is
+        over and has also used up its grace; `work` says what was still going on.
+        """
+        now = self.clock.now()
+        if self.is_over():
+            self.overtime += now - since
+            if self.overtime > GRACE_S:
+                raise ToolFault(f"{work} when the run had to end")
+        return now
 
     def add(self, seconds: float) -> None:
         """Give the last `seconds` back: they were waiting. Waits that overlap, in parallel calls, count once."""

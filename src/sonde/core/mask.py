@@ -7,8 +7,10 @@ A text in the data that looks like a placeholder is itself hidden (`<literal-1>`
 address. Equal values have equal placeholders; another spelling of one (`J%40x.org`, `4111-1111-…`) has the same number with a dot:
 `<email-1.2>`. Line ends are never hidden.
 
+Masking a large text ends with the run: ToolFault, once the run is over and has used up its grace.
+
 Not promised: names, phone numbers and addresses without a pattern; values in base64, in pictures, or broken over lines; what a value
-looks like from the words around it.
+looks like from the words around it; the end of a value of more than 16,000 characters in a line of more than 500,000.
 """
 
 from __future__ import annotations
@@ -21,15 +23,17 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import unescape
+from io import StringIO
 from posixpath import splitext
 from string import ascii_letters, digits
 from typing import Any, cast
 from unicodedata import normalize
 from urllib.parse import unquote
 
+from sonde.core.deadline import deadline_in_force
 from sonde.core.markdown_safety import words
 from sonde.core.patterns import Pattern, compiled
-from sonde.core.redaction import folded, line_parts, readings, resolved, rewrite_value, tokens_in
+from sonde.core.redaction import PART, Span, folded, found_in_parts, readings, resolved, rewrite_value, tokens_in
 from sonde.errors import ConfigError
 
 MOST_VALUES = 200_000
@@ -78,8 +82,6 @@ FILE_KINDS = frozenset(
 )
 """Suffixes that stay in a masked name; whatever reads a file goes by them."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
-Span = tuple[int, int, str]
-"""Where a value begins and ends, and of which kind it is."""
 
 
 class Mask:
@@ -131,17 +133,9 @@ class Mask:
         """How many different values of each kind were found; literals and what a model wrote are not people's data."""
         return {kind: number for kind, number in sorted(self._last.items()) if kind not in (LITERAL, WRITTEN)}
 
-    def hidden(self, text: str, look: Callable[[], None] | None = None) -> str:
-        """Data of the user as the run sees it. `look` is called before each part of a large text; what it raises ends the work."""
-        parts: list[str] = []
-        for before, part in line_parts(text):
-            if look is not None:
-                look()
-            skipped = len(before)
-            found = self._entering(before + part)
-            spans = ((max(0, start - skipped), end - skipped, kind) for start, end, kind in found if end > skipped)
-            parts.append(self._replaced(part, spans))
-        return "".join(parts)
+    def hidden(self, text: str) -> str:
+        """Data of the user as the run sees it."""
+        return self._replaced(text, found_in_parts(text, self._entering))
 
     def hidden_name(self, path: str) -> str:
         """The path of a file. A suffix that says what kind of file it is stays; any other may be a part of a value."""
@@ -152,7 +146,7 @@ class Mask:
         and looking it up makes no placeholder that would tell whether the value is known.
         """
         real = self.filled(given)
-        ways = (self._entering(real), self._in_name(real))
+        ways = (found_in_parts(real, self._entering), self._in_name(real))
         return real if any(self._replaced(real, spans, known=True) == given for spans in ways) else None
 
     def _entering(self, text: str) -> list[Span]:
@@ -166,23 +160,27 @@ class Mask:
 
     def _in_name(self, path: str) -> list[Span]:
         stem, suffix = splitext(path)
-        in_stem = self._entering(stem) if suffix.lower() in FILE_KINDS else []
-        return in_stem or self._entering(path)
+        in_stem = list(found_in_parts(stem, self._entering)) if suffix.lower() in FILE_KINDS else []
+        return in_stem or list(found_in_parts(path, self._entering))
 
     def guarded(self, text: str) -> str:
         """What is about to leave, which may hold placeholders already: they stay. A value in it is not known as data: a model may have
         written it, and the placeholder of the data would tell it that its guess was right.
         """
-        return self._replaced(text, [(start, end, WRITTEN) for start, end, _ in self._leaving(text)])
+        return self._replaced(text, ((start, end, WRITTEN) for start, end, _ in self._leaving(text)))
 
     def lets_pass(self, text: str) -> bool:
         """Whether nothing of it has to be hidden before it leaves."""
         return not self._leaving(text)
 
     def _leaving(self, text: str, more: Iterable[Span] = ()) -> list[Span]:
-        """Where values stand that are not part of a placeholder."""
-        found = ((back, span) for reading, back in readings(text) for span in _found_in(reading))
-        spans = [*((*back(start, end), kind) for back, (start, end, kind) in found), *more]
+        """Where values stand that are not part of a placeholder, in order."""
+
+        def found(part: str) -> Iterator[Span]:
+            for reading, back in readings(part):
+                yield from ((*back(start, end), kind) for start, end, kind in _found_in(reading))
+
+        spans = _in_order([*found_in_parts(text, found), *more])
         kept = [found.span() for found in self._shown.finditer(text)] if spans else []
         ends = [end for _, end in kept]
 
@@ -239,18 +237,18 @@ class Mask:
         return rewrite_value(self._numbers_as_text(value), lambda text: self._replaced(text, self._coming(text, known)))
 
     def _coming(self, text: str, handed: Mapping[str, str]) -> list[Span]:
-        """Where these values stand, and outside of them whatever else is found."""
+        """Where these values stand, and outside of them whatever else is found, in order."""
         exact = list(_exact(text, handed))
         ends = [end for _, end, _ in exact]
         spans = list(exact)
-        for start, end, kind in self._entering(text):
+        for start, end, kind in found_in_parts(text, self._entering):
             at, next_one = start, bisect_right(ends, start)
             while next_one < len(exact) and exact[next_one][0] < end:
                 first, last, _ = exact[next_one]
                 spans += [(at, first, kind)] if at < first else []
                 at, next_one = last, next_one + 1
             spans += [(at, end, kind)] if at < end else []
-        return spans
+        return _in_order(spans)
 
     def told(self, message: str, handed: Mapping[str, str]) -> str:
         """What ended a run, such as a server's words about what it was asked for: for the record, not for the model."""
@@ -331,19 +329,16 @@ class Mask:
         return rewrite_value(value, self.restored)
 
     def _replaced(self, text: str, spans: Iterable[Span], *, known: bool = False) -> str:
-        """The text with placeholders in these places; with `known` only those that there are."""
-        parts: list[str] = []
-        done = 0
-        for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
-            if (
-                end <= done
-            ):  # of two that begin together the longer, of two that overlap the first and the rest of the second
+        """The text with placeholders in these places, which come in order; with `known` only those that there are."""
+        masked, done = StringIO(newline=""), 0
+        for start, end, kind in spans:
+            if end <= done:  # of two that overlap, the first and the rest of the second
                 continue
-            parts.append(text[done:start])
             value = text[max(start, done) : end]
-            parts.append(f"<{self._names.get((kind, value)) if known else self._name(kind, value)}>")
+            name = self._names.get((kind, value)) if known else self._name(kind, value)
+            masked.write(f"{text[done:start]}<{name}>")
             done = end
-        return "".join([*parts, text[done:]]) if parts else text
+        return masked.getvalue() + text[done:] if done else text
 
     def _name(self, kind: str, value: str) -> str:
         with self._lock:
@@ -396,6 +391,11 @@ def _checked(name: str, source: str) -> Pattern:
         ) from None
 
 
+def _in_order(spans: Iterable[Span]) -> list[Span]:
+    """By where they begin; of two that begin together the longer comes first."""
+    return sorted(spans, key=lambda span: (span[0], -span[1]))
+
+
 def _found_in(text: str) -> Iterator[Span]:
     """What is masked without being asked for, in one reading of a text: addresses, cards and tokens."""
     for start, end in tokens_in(text):
@@ -440,7 +440,11 @@ def _exact(text: str, values: Mapping[str, str]) -> Iterator[Span]:
         lengths.setdefault(value[:HEAD], set()).add(len(value))
     heads = sorted({len(head) for head in lengths})
     done = 0
+    run = deadline_in_force()
+    since = 0.0 if run is None else run.clock.now()
     for at in range(len(text)) if heads else ():
+        if run is not None and at and at % PART == 0:
+            since = run.check(since, "a text was still being masked")
         fits = [length for head in heads for length in lengths.get(text[at : at + head], ())]
         longest = max((length for length in fits if text[at : at + length] in values), default=0) if fits else 0
         if at + longest > max(at, done):

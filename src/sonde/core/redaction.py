@@ -12,16 +12,18 @@ import base64
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
+from io import StringIO
 from typing import Any, cast
 from unicodedata import decimal, normalize
 from urllib.parse import quote, quote_plus, unquote
 
 import msgspec
 
+from sonde.core.deadline import deadline_in_force
 from sonde.core.events import Event, as_dict, encode
 from sonde.core.markdown_safety import words
 
@@ -34,6 +36,8 @@ SHORTEST_PIECE = 24  # of a key in base64 that is broken into lines
 SHORTEST_CAPITALS = 12  # shorter keys may be words that the content has in another case
 LONGEST_NAMED = 20_000
 REDACTED = "[redacted]"
+Span = tuple[int, int, str]
+"""Where a value begins and ends, and of which kind it is."""
 
 _LEFT = r"(?<![A-Za-z0-9])"
 """Where a token may begin: not inside a word, but behind `_`, `-` or any sign."""
@@ -118,7 +122,7 @@ _SECRETIVE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w~@#$%^&*+=/.!-]*[
 _CODE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 
 PART = 1 << 18
-"""Characters of a large text that are searched at once; a part ends with its last line."""
+"""Characters of a large text that are searched at once; a part ends with its last line, or after twice as many."""
 CONTEXT = 1 << 10
 """Characters before a part that are looked at with it: `password:` may stand above its value."""
 MOST_NESTED = 3
@@ -297,22 +301,34 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def line_parts(text: str) -> Iterator[tuple[str, str]]:
-    """A large text in parts that end at line ends, so that no value is cut; a longer line is one part. Before each stands what it is
-    to be read with: the end of the last part, and the first line of a private key that goes on.
+def found_in_parts(text: str, find: Callable[[str], Iterable[Span]]) -> Iterator[Span]:
+    """What `find` finds in a text of any size, in order. Before the second part and each later one, this looks at the run's deadline
+    and at its stop (`Deadline.check`). Each part is read with the end of the last one and with the first line of a private key that
+    goes on; one that ends within a very long line also with what stands behind it.
     """
+    run = deadline_in_force()
+    since = 0.0 if run is None else run.clock.now()
     begin, before = 0, ""
     while True:
-        end = text.find("\n", begin + PART) + 1 or len(text)
-        part = text[begin:end]
-        yield before, part
+        end, behind = text.find("\n", begin + PART, begin + 2 * PART) + 1, 0
+        if not end and len(text) <= begin + 2 * PART:
+            end = len(text)
+        elif not end:  # no value has such a sign in it, except for a card or a cookie
+            end, behind = begin + 2 * PART, OVERLAP
+            end = max(text.rfind(sign, begin + PART, end) for sign in " \t\"',;") + 1 or end
+        seen, shift = before + text[begin:end], begin - len(before)
+        spans = find(seen + text[end : end + behind])
+        here = ((max(begin, start + shift), stop + shift, kind) for start, stop, kind in spans)
+        yield from sorted((span for span in here if span[0] < min(end, span[1])), key=lambda span: (span[0], -span[1]))
         if end == len(text):
             return
-        seen = before + part
         found = (_PRIVATE_KEY.finditer(each) for each in ((seen, resolved(seen)) if "PRIVATE" in seen else ()))
         goes_on = any(key[1] is None for keys in found for key in keys)
-        before = ("-----BEGIN PRIVATE KEY-----\n" if goes_on else "") + text[max(begin, end - CONTEXT) : end]
+        before = text[max(begin, end - (behind or CONTEXT)) : end]
+        before = f"-----BEGIN PRIVATE KEY-----\n{before}" if goes_on else before
         begin = end
+        if run is not None:
+            since = run.check(since, "a text was still being masked")
 
 
 def readings(text: str) -> Iterator[tuple[str, Callable[[int, int], tuple[int, int]]]]:
@@ -391,18 +407,16 @@ def _in_ascii(sign: str) -> str:
 
 def redact_text(text: str) -> str:
     """The text without what looks like a secret."""
-    parts: list[str] = []
-    for before, part in line_parts(text):
-        seen, done = before + part, len(before)
-        for start, end in sorted(
-            (back(*span) for reading, back in readings(seen) for span in _secrets_in(reading)),
-            key=lambda span: (span[0], -span[1]),
-        ):
-            if start >= done or (end > done == len(before)):
-                parts += (seen[done:start], REDACTED)
-            done = max(done, end)
-        parts.append(seen[done:])
-    return "".join(parts)
+
+    def found(part: str) -> Iterator[Span]:
+        return ((*back(*span), "") for reading, back in readings(part) for span in _secrets_in(reading))
+
+    clean, done = StringIO(newline=""), 0
+    for start, end, _ in found_in_parts(text, found):
+        if start >= done:
+            clean.write(text[done:start] + REDACTED)
+        done = max(done, end)
+    return clean.getvalue() + text[done:]
 
 
 def _secrets_in(text: str, *, any_word: bool = True) -> Iterator[tuple[int, int]]:

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from sonde.core.deadline import deadline_in_force
+from sonde.core.deadline import GRACE_S, deadline_in_force
 from sonde.errors import SandboxLost, SandboxUnavailable
 from sonde.sandbox.base import DISPENSABLE
 from sonde.sandbox.forkserver import ForkServer
@@ -39,8 +39,6 @@ START_SECONDS = 60.0
 LOOK_S = 0.05
 WALL_FOR_CPU = 6
 """A parser that gets no processor, or waits, is given this many times its limit before it is killed."""
-GRACE_S = 2.0
-"""What all documents together may take although their run is over: the last citations are read again at the end."""
 MEMORY_SLACK = 64 << 20
 KEPT_WARM = 2
 ANY_LAYER = "any layer"

@@ -16,8 +16,11 @@ from sonde.contexts.traces.catalog import open_store
 from sonde.contexts.traces.context import trace_hash
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.importers import records
+from sonde.contexts.traces.maskedstore import MaskedIndex
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.views import chunks_of, messages_of, tool_io_of
+from sonde.core.deadline import GRACE_S, Deadline, SystemClock
+from sonde.core.mask import Mask
 from sonde.errors import ConfigError
 
 
@@ -405,3 +408,15 @@ def test_what_a_killed_import_has_left_behind_is_removed_and_what_another_is_wri
 
 def test_files_have_no_page_to_open(tmp_path: Path) -> None:
     assert store_of(tmp_path, [raw_span(1)]).link(TRACE) is None
+
+
+def test_a_masked_copy_of_a_window_ends_with_the_run_and_says_how_far_it_came(tmp_path: Path) -> None:
+    rows = [raw_span(number, trace_id=f"{number:032x}", parent_id=None) for number in range(1, 6)]
+    run = Deadline(SystemClock(), None)
+    run.stop.set()
+    run.overtime = GRACE_S + 1
+
+    with run.in_force():
+        copy = MaskedIndex(store_of(tmp_path, rows), TraceQuery(), Mask())
+    assert copy.skipped() == ["0 of 5 traces were masked: spans were still being masked when the run had to end"]
+    copy.close()

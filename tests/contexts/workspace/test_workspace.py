@@ -26,8 +26,9 @@ from sonde.contexts.workspace import (
 )
 from sonde.contexts.workspace.masked import MaskedWorkspace
 from sonde.core.canonical import sha256_text
-from sonde.core.deadline import Deadline, SystemClock
+from sonde.core.deadline import GRACE_S, Deadline, SystemClock
 from sonde.core.mask import Mask
+from sonde.core.redaction import PART
 from sonde.errors import ToolCallFailed, ToolFault
 from sonde.tools import ToolRegistry
 
@@ -115,6 +116,17 @@ def test_a_search_of_masked_files_ends_with_the_run_and_says_so(root: Path) -> N
         run.stop.set()
         found = workspace.search("second")
     assert (found.matches, found.truncated) == ((), "the run had to end: 0 of 3 files were searched")
+
+
+def test_reading_a_masked_file_of_one_long_line_ends_with_the_run(root: Path) -> None:
+    (root / "long.txt").write_text("- " * PART * 2)
+    workspace = MaskedWorkspace(LocalWorkspace(root), Mask())
+    run = Deadline(SystemClock(), None)
+    run.stop.set()
+    run.overtime = GRACE_S + 1
+
+    with run.in_force(), pytest.raises(ToolFault, match="masked when the run had to end"):
+        workspace.read("long.txt")
 
 
 def test_a_search_with_too_many_matches_says_so(root: Path) -> None:

@@ -31,12 +31,10 @@ from sonde.contexts.files.text import (
     open_text,
     signature,
 )
-from sonde.core.deadline import deadline_in_force
 from sonde.core.patterns import Pattern, compiled, escaped
 from sonde.disk import AnyPath, open_exactly, secret_reason
 from sonde.errors import ToolFault
 from sonde.parsers.documents import KINDS
-from sonde.sandbox.parser_process import GRACE_S
 
 if TYPE_CHECKING:
     from sonde.core.mask import Mask
@@ -171,32 +169,15 @@ class Library:
                 why = f"larger than {MASKED_BYTES:,} bytes, and a file is masked in memory"
                 self.left_out[entry.path] = why
                 raise LeftOut(f"{entry.path} is {why}.", why)
-            whole = self._hidden(self.mask, entry, text.decode(text.read(text.start, text.size)))
+            try:
+                whole = self.mask.hidden(text.decode(text.read(text.start, text.size)))
+            except ToolFault:
+                why = "was still being masked when the run had to end"
+                self.left_out[entry.path] = why
+                raise LeftOut(f"{entry.path} {why}.", why) from None
             masked = Text.of_bytes(whole.encode("utf-8", "replace"), text.label)
         self._masked.put(key, masked)
         return masked
-
-    def _hidden(self, mask: Mask, entry: Entry, text: str) -> str:
-        """The masked text; when the run had to end, and what it may read after that for its report is used up, LeftOut."""
-        run = deadline_in_force()
-        if run is None:
-            return mask.hidden(text)
-        since = run.clock.now()
-
-        def look() -> None:
-            nonlocal since
-            now = run.clock.now()
-            if run.is_over():
-                run.overtime += now - since
-            since = now
-            if run.is_over() and run.overtime > GRACE_S:
-                why = "was still being masked when the run had to end"
-                self.left_out[entry.path] = why
-                raise LeftOut(f"{entry.path} {why}.", why)
-
-        whole = mask.hidden(text, look)
-        look()
-        return whole
 
     def _open(self, entry: Entry) -> Text:
         if not entry.real:

@@ -24,6 +24,7 @@ from sonde.contexts.traces.store import (
     unknown_span,
     unknown_trace,
 )
+from sonde.core.deadline import deadline_in_force
 from sonde.errors import ToolFault
 
 if TYPE_CHECKING:
@@ -154,15 +155,21 @@ class MaskedIndex(IndexStore):
         try:
             with IndexWriter(path, new=True) as writer:
                 page = real.traces(replace(query, limit=MOST_TRACES))
-                for row in page.rows:
-                    for span in real.spans(row.trace_id):
-                        writer.add(masked_span(span, mask))
+                self._missing = [page.more] if page.more else []
+                for number, row in enumerate(page.rows):
+                    try:
+                        for span in real.spans(row.trace_id):
+                            writer.add(masked_span(span, mask))
+                    except ToolFault as fault:
+                        if (run := deadline_in_force()) is None or not run.is_over():
+                            raise
+                        self._missing.append(f"{number:,} of {len(page.rows):,} traces were masked: {fault.message}")
+                        break
                 writer.finish(files=(), malformed=(), meta={"malformed": "0"})
             super().__init__(path, mask.hidden(real.name))
         except BaseException:
             self._temporary.cleanup()
             raise
-        self._missing = [page.more] if page.more else []
 
     def traces(self, query: TraceQuery) -> Page:
         """Traces by (start, id). The filter of the window was asked of the real spans, and is not asked again."""
@@ -212,12 +219,14 @@ def masked_summary(summary: SpanSummary, mask: Mask) -> SpanSummary:
 
 
 def masked_span(span: Span, mask: Mask) -> Span:
-    """The span with everything masked that is not a kind or a time."""
+    """The span with everything masked that is not a kind or a time. ToolFault if that was still going on when the run had to end."""
+    run = deadline_in_force()
+    since = 0.0 if run is None else run.clock.now()
     events = tuple(
         replace(event, name=mask.hidden(event.name), attributes=mask.hidden_value(dict(event.attributes)))
         for event in span.events
     )
-    return replace(
+    masked = replace(
         span,
         summary=masked_summary(span.summary, mask),
         attributes=mask.hidden_value(dict(span.attributes)),
@@ -226,3 +235,6 @@ def masked_span(span: Span, mask: Mask) -> Span:
         gaps=tuple(map(mask.hidden, span.gaps)),
         resource=mask.hidden_value(dict(span.resource)),
     )
+    if run is not None:
+        run.check(since, "spans were still being masked")
+    return masked

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from recorded_runs import FINISH, asked, one_fact
 
@@ -14,8 +15,9 @@ from sonde.core.events import ModelReplied, RunResumed, RunStarted, TurnStarted
 from sonde.core.status import RunStatus
 from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models.base import ModelRequest
+from sonde.runs.journal import Journal
 from sonde.runs.recording import RecordedClock
-from sonde.runs.rundir import RunDir
+from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY, RunDir
 from sonde.testing import FrozenClock, ScriptedModel
 
 LOOK = "text = read_file('a.txt')"
@@ -115,3 +117,27 @@ def test_a_mistake_found_in_time_leaves_no_folder(data: Path) -> None:
         asked(data, [LOOK, FINISH], tools=[read_file])
 
     assert not (data.parent / "runs").exists()
+
+
+def test_a_run_begun_before_everyday_names_needed_no_import_goes_on_and_replays_without_them(data: Path) -> None:
+    _, run_dir = asked(data, [FINISH])
+    started = RunDir(run_dir).events()[0]
+    for name in (JOURNAL, RECORD, SUMMARY):
+        (run_dir / name).unlink()
+    journal = Journal(run_dir / JOURNAL)
+    journal.append(msgspec.structs.replace(started, format=1))
+    journal.close()
+    model = ScriptedModel(["print(re.sub('a', 'b', read_file('a.txt')))", f"{LOOK}\n{FINISH}"])
+
+    resume(run_dir, model=model, settings=Settings(), trust_run=True)
+
+    assert "write `import re` first" in model.requests[1].messages[-1].content
+    assert replay(run_dir, settings=Settings(), trust_run=True).equal
+
+
+def test_code_that_forgets_an_import_runs_and_replays(data: Path) -> None:
+    model = ScriptedModel(["print(re.sub('b', 'c', read_file('a.txt')))", FINISH])
+    _, run_dir = asked(data, model)
+
+    assert "ceta is 42" in model.requests[1].messages[-1].content
+    assert replay(run_dir, settings=Settings()).equal

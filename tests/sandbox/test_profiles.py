@@ -41,12 +41,43 @@ def test_every_allowed_module_can_be_imported_and_used_in_analysis() -> None:
     assert result.stdout == "4.0 bb [1] 2 Mapping\n"
 
 
-@pytest.mark.parametrize("module", ["json", "re", "collections"])
-def test_a_module_that_was_not_imported_is_told_how(module: str) -> None:
-    result = run(f"print({module}.__name__)")
+def test_a_module_that_was_not_imported_is_told_how() -> None:
+    result = run("print(copy.__name__)")
 
     assert result.fault is not None
-    assert result.fault.hint == f"Nothing is imported beforehand: write `import {module}` first."
+    assert result.fault.hint == "Nothing is imported beforehand: write `import copy` first."
+
+
+@pytest.mark.parametrize("profile", ["analysis", "general", "assign-only", "open"])
+def test_everyday_names_need_no_import(profile: str) -> None:
+    with Sandbox(profile=profile) as box:
+        first = box.execute(
+            "def words(text):\n    return Counter(re.findall('[a-z]+', text))\nprint(words('a b a')['a'])"
+        )
+        later = box.execute(
+            "print(words('c')['c'], json.dumps([math.floor(2.5)]), datetime.fromisoformat('2026-11-01').day)"
+        )
+        module = box.execute("print(datetime.datetime(2026, 11, 2).day, datetime.timedelta(1).days)")
+
+    assert [each.stdout for each in (first, later, module)] == ["2\n", "1 [2] 1\n", "2 1\n"]
+    assert [each.name for each in first.variables] == ["words"]
+
+
+def test_a_name_that_code_binds_itself_wins_over_the_everyday_one() -> None:
+    with Sandbox(profile="general") as box:
+        box.execute("re = 'mine'\nprint(Counter('a'))")
+        box.inject("json", [1])
+        later = box.execute("from collections import OrderedDict as Counter\nprint(re, json, Counter.__name__)")
+
+    assert later.stdout == "mine [1] OrderedDict\n"
+
+
+@pytest.mark.parametrize(("profile", "name"), [("strict", "re"), ("analysis", "random"), ("general", "os")])
+def test_a_name_that_the_profile_does_not_let_code_import_stays_undefined(profile: str, name: str) -> None:
+    fault = run(f"print({name})", profile=profile).fault
+
+    assert fault is not None
+    assert fault.message == f"NameError: name {name!r} is not defined"
 
 
 @pytest.mark.requirement(81)

@@ -19,8 +19,8 @@ SCHEMA_VERSION = "1.0.0"
 LAST_MOMENT = 253_402_300_800
 """Seconds from the epoch to the year 10000, which no date can show."""
 ROOT = "root"
-JOURNAL_FORMAT = 1
-"""What a run records: since 1, that code which waits for a sub-call is delegating."""
+JOURNAL_FORMAT = 2
+"""What a run records and does: since 1, code that waits for a sub-call is delegating; since 2, code has READY_NAMES without an import."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

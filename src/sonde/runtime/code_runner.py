@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 SLOWER, STALLED_S = 10, 60
 """How much longer recorded code may take when it runs again on a slower or busier machine: a factor, and seconds on top."""
 LOST_CHARS = 1500
+READY_SINCE = 2
+"""The journal format since which code has names such as `re` without an import; what was recorded before runs as it did then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +260,7 @@ class Coder:
             for recording, block in [(each, block) for each in self._earlier.recordings for block in each.blocks]:
                 started = recording.at(RunStarted)
                 place = f"turn {block.started.turn} of {started.run_id if started else 'the earlier run'}"
+                box.ready_names = started is not None and started.format >= READY_SINCE
                 stopped, otherwise = self._rebuild_block(box, recording, block, again)
                 if stopped:
                     missing.append(f"what was made from {place} on: {stopped}")
@@ -266,6 +269,7 @@ class Coder:
                     differing.append(f"{otherwise} ({place})")
         finally:
             self._rebuilding = None
+            box.ready_names = self.run.format >= READY_SINCE
             self.host.scope.deadline.add(self.run.clock.now() - began)
         if missing:
             self._lost.append(f"Not rebuilt from the earlier run: {clip('; '.join(missing), LOST_CHARS)}")

@@ -81,6 +81,7 @@ class Box(ABC):
         self.clock = clock
         self.watch: Watch | None = None
         self.fatal_files = False  # whether code that reaches for a file ends as a violation, not with a PermissionError
+        self.ready_names = True  # whether code has READY_NAMES without an import; monty has none of them
         if not isinstance(keep_states, int) or keep_states < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
             raise ConfigError(f"keep_states must be at least 1, not {keep_states!r}")
         if not isinstance(seed, int):  # pyright: ignore[reportUnnecessaryIsInstance] - as above

@@ -114,6 +114,7 @@ class Sandbox(Box):
                 "shares": [share.to_wire(number) for number, share in enumerate(new, FIRST_SHARE)],
                 "clock": (self.clock.start, self.clock.step) if self.clock is not None else None,
                 "fatal_files": self.fatal_files,
+                "ready_names": self.ready_names,
             }
         )
         with contextlib.ExitStack() as stack:

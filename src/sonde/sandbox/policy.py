@@ -51,6 +51,18 @@ OPEN_PRELOAD = (
 )
 """Loaded before lockdown in `open`, so that a payload meets the kernel and not a missing file."""
 
+READY_NAMES = {
+    **{name: name for name in ("collections", "csv", "functools", "hashlib", "io", "itertools", "json", "math")},
+    **{name: name for name in ("random", "re", "statistics", "textwrap")},
+    **dict.fromkeys(("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"), "collections"),
+    **dict.fromkeys(("datetime", "timedelta", "timezone"), "datetime"),
+    **dict.fromkeys(("Any", "Dict", "List", "Optional", "Tuple"), "typing"),
+    "dataclass": "dataclasses",
+}
+"""Names that mean what a model expects also if its code forgets the import, each with its module: a turn costs more than a guess.
+
+None that could be a forgotten variable: no `copy`, `date` or `time`. A name that code has bound itself always wins.
+"""
 IO_NAMES = frozenset(
     {"BytesIO", "StringIO", "TextIOWrapper", "IOBase", "RawIOBase", "BufferedIOBase", "TextIOBase"}
     | {"SEEK_SET", "SEEK_CUR", "SEEK_END", "DEFAULT_BUFFER_SIZE", "UnsupportedOperation"}
@@ -121,7 +133,7 @@ class Profile:
     lifts_tool_calls: bool = False
     """Tool calls are taken out of the code and served before it runs."""
 
-    def to_wire(self) -> dict[str, str | list[str] | dict[str, list[str]] | bool | None]:
+    def to_wire(self) -> dict[str, str | list[str] | dict[str, list[str]] | dict[str, str] | bool | None]:
         """What the worker needs of this, as plain data."""
         return {
             "name": self.name,
@@ -129,6 +141,7 @@ class Profile:
             "extra": list(self.extra),
             "names": {module: sorted(names) for module, names in self.names.items()},
             "preload": sorted(self.preload),
+            "ready": {name: m for name, m in READY_NAMES.items() if self.modules is None or m in self.modules},
             "builtins": _listed(self.builtins),
             "import_message": import_message(self),
             "host_calls": not self.lifts_tool_calls,

@@ -8,9 +8,10 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+import re
 import sys
 from collections.abc import Mapping
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 ALWAYS = (
@@ -26,6 +27,9 @@ ALWAYS = (
 
 ASKED_BY_C = frozenset({"_strptime", "time"})
 """What `datetime`, written in C, imports in the name of the code that calls it: for strptime, strftime, timetuple and today."""
+
+MODULE_DATETIME = re.compile(r"\bdatetime\.(?:datetime|date|time|timedelta|timezone|UTC)\b")
+"""Code that means the module: the class of that name has none of these, or only methods."""
 
 
 def preload(names: list[str]) -> None:
@@ -132,6 +136,24 @@ def _facade(real: ModuleType, rules: ImportRules) -> ModuleType:
 
     vars(shown).update(__getattr__=look_up, __dir__=lambda: only or public)
     return shown
+
+
+def add_ready_names(names: dict[str, Any], ready: Mapping[str, str], code: CodeType, source: str) -> None:
+    """Import the everyday names that this code mentions, into its builtins: there, whatever the code binds itself wins."""
+    for name in _mentioned(code) & ready.keys():
+        module = ready[name]
+        if name == "datetime":  # the class or the module of the same name, as this block uses it
+            names[name] = names["__import__"](module)
+            if not MODULE_DATETIME.search(source):
+                names[name] = names[name].datetime
+        elif name not in names:
+            found = names["__import__"](module)
+            names[name] = found if name == module else getattr(found, name)
+
+
+def _mentioned(code: CodeType) -> set[str]:
+    """The names of globals and attributes in this code and its functions."""
+    return set(code.co_names).union(*(_mentioned(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 
 def called_names(tree: ast.AST) -> set[str]:

@@ -23,7 +23,7 @@ from typing import Any, cast
 from . import channel, kernel, tables
 from .channel import Encoded
 from .clock import SettableClock, install, seed_everything
-from .language import called_names
+from .language import add_ready_names, called_names
 from .output import Capture
 from .report import VIOLATION_EXIT, Variables, describe
 from .views import Region, SharedText, SharedTexts
@@ -106,7 +106,7 @@ class CodeSession:
             self._namespace[share["name"]] = text
         self._namespace.update(request["inject"])
         self._variables.changed(self._namespace, self._hidden())
-        self._done(self._execute(request["code"]), None)
+        self._done(self._execute(request["code"], ready=request["ready_names"]), None)
 
     def _audit(self, event: str, _args: tuple[Any, ...]) -> None:
         """End the process if generated code itself, not the import system below it, reaches for a file: no handler can catch that."""
@@ -116,7 +116,7 @@ class CodeSession:
         if here is not None and here.f_back is not None and here.f_back.f_builtins is self._builtins:
             os._exit(VIOLATION_EXIT)
 
-    def _execute(self, source: str) -> dict[str, Any] | None:
+    def _execute(self, source: str, *, ready: bool) -> dict[str, Any] | None:
         """Run the code; the fault that ended it, if one did."""
         compiled = False
         # Where tracebacks, ours and those that code prints itself, look for the line.
@@ -124,6 +124,8 @@ class CodeSession:
         try:
             code = self._compile(source)
             compiled = True
+            if ready and not self._config["binds_unknown"]:
+                add_ready_names(self._builtins, self._policy["ready"], code, source)
             exec(code, self._namespace)
         except BaseException as error:
             modules = self._policy["modules"] if self._policy["modules"] is not None else self._policy["preload"]

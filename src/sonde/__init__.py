@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sonde.api.ask_run import aask, ask
-    from sonde.api.edit_run import edit
+    from sonde.api.edit_run import edit, undo
     from sonde.api.investigations import comply, incident, rca
     from sonde.api.launch import RunOptions, run
     from sonde.api.publication import Publication, publish_run
@@ -45,6 +45,7 @@ __all__ = [
     "replay",
     "resume",
     "run",
+    "undo",
 ]
 
 _HOMES = {
@@ -70,6 +71,7 @@ _HOMES = {
     "replay": "sonde.api.rerun",
     "resume": "sonde.api.rerun",
     "run": "sonde.api.launch",
+    "undo": "sonde.api.edit_run",
 }
 
 

@@ -11,30 +11,35 @@ from typing import Unpack
 
 from sonde.api.follow_up import continued, continued_mask
 from sonde.api.launch import RunOptions, launch, mask_of, model_names, spec_of
+from sonde.api.recorded_run import open_run
 from sonde.api.result import Edited
 from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import parsed_without
 from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.workspace import (
     PLAIN,
+    Applied,
     Approval,
     Approve,
     LocalWorkspace,
+    PatchRefused,
     Plan,
     Policy,
     Workspace,
     WorkspaceContext,
+    plan_patch,
     reject,
 )
 from sonde.contexts.workspace.paths import clean_folder
 from sonde.contexts.workspace.reach import NOT_CONFINED, confinable
 from sonde.core.deadline import PatientClock, SystemClock
 from sonde.engines.edit import EDIT
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, ToolFault
+from sonde.runs.catalog import list_runs
 from sonde.runtime.finish import Outcome
 from sonde.runtime.run import NO_MODEL
 
-PATCH = "edit.patch"
+PATCH, UNDO = "edit.patch", "undo.patch"
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
 
 
@@ -128,7 +133,8 @@ def edit(
         changed = workspace
 
         def files(_outcome: Outcome, _run_id: str) -> dict[str, str]:
-            return {PATCH: patch} if (patch := changed.patch()) else {}
+            plan = changed.changes()
+            return {PATCH: plan.diff(), UNDO: plan.inverse().diff()} if plan.changes else {}
 
         spec = replace(spec, files=files)
     with ExitStack() as stack:
@@ -137,3 +143,38 @@ def edit(
         edited = launch(spec, settings)
     assert isinstance(edited, Edited)
     return edited
+
+
+def undo(
+    run: str | Path = "last",
+    workspace: str | Path | None = None,
+    *,
+    approve: Approve = reject,
+    settings: Settings | None = None,
+    runs_dir: str | Path | None = None,
+) -> Applied:
+    """Take back what an edit wrote, all of it or nothing. Lines that have changed since refuse it (ToolFault).
+
+    run        the edit: an id or its beginning, a folder, or "last", the newest edit that wrote something
+    workspace  the folder to put right; without one, the working folder, if the edit was made there
+    approve    called with the plan before it is written; the default says no
+    """
+    settings = settings or load_settings()
+    if run == "last":
+        edits = list_runs(runs_dir or settings.run_places(), run_type="edit")
+        run = next((each.path for each in edits if (each.path / UNDO).is_file()), run)
+    recorded = open_run(settings.find_run(run, runs_dir))
+    run_id, patch = recorded.run_dir.run_id, recorded.run_dir.text(UNDO)
+    if patch is None:
+        raise ConfigError(
+            f"run {run_id} has no {UNDO}: it wrote nothing, was masked, or is of an older version. `sonde runs --type edit` lists edits"
+        )
+    made_in = recorded.started.settings.get("workspace")
+    if workspace is None and str(Path.cwd()) != made_in:
+        raise ConfigError(f"run {run_id} was made in {made_in}, not here; say where: sonde undo {run_id} FOLDER")
+    target = LocalWorkspace(workspace or Path.cwd(), approve=approve)
+    try:
+        return target.apply(plan_patch(patch, target.text))
+    except PatchRefused as refused:
+        reason = refused.message.split("Example:")[0].strip()
+        raise ToolFault(f"run {run_id} was taken back already, or these files have changed since: {reason}") from None

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from sonde.cli.text import printable, printable_lines
+from sonde.cli.text import printable_lines
 from sonde.contexts.workspace import Approval, Plan, visible
 from sonde.core.cancellation import WAIT_S
 
@@ -15,12 +15,21 @@ INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this mo
 
 COLORS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 QUESTION = "Apply this change? [y]es, [n]o, [a]ll for this task: "
+WHY = "Why not? (goes back to the model) "
 
 
 def approval(
-    *, yes: bool, silent: bool = False, stdin: TextIO | None = None, stderr: TextIO | None = None
+    *,
+    yes: bool,
+    silent: bool = False,
+    question: str = QUESTION,
+    why: str = WHY,
+    stdin: TextIO | None = None,
+    stderr: TextIO | None = None,
 ) -> Callable[[Plan], Approval]:
-    """Who approves: everything is shown and accepted with --yes, and rejected where nobody can answer; otherwise the person is asked."""
+    """Who approves: everything is shown and accepted with --yes, and rejected where nobody can answer; otherwise the person is asked,
+    and after a no `why`, unless that is empty.
+    """
     asked, shown = stdin or sys.stdin, stderr or sys.stderr
 
     def accepted(plan: Plan) -> Approval:
@@ -40,7 +49,7 @@ def approval(
             pass
         return asked.readline()
 
-    return AtTerminal(readline, shown, color=shown.isatty())
+    return AtTerminal(readline, shown, color=shown.isatty(), question=question, why=why)
 
 
 class Unattended:
@@ -66,10 +75,20 @@ class Unattended:
 class AtTerminal:
     """Shows each plan and waits for an answer; remembers an `all`."""
 
-    def __init__(self, readline: Callable[[], str], out: TextIO, *, color: bool = False) -> None:
+    def __init__(
+        self,
+        readline: Callable[[], str],
+        out: TextIO,
+        *,
+        color: bool = False,
+        question: str = QUESTION,
+        why: str = WHY,
+    ) -> None:
         self._readline = readline
         self._out = out
         self._color = color
+        self._question = question
+        self._why = why
         self._all = False
 
     def __call__(self, plan: Plan) -> Approval:
@@ -77,11 +96,11 @@ class AtTerminal:
         self._say(_shown(plan, color=self._color))
         if self._all:
             return Approval(accepted=True)
-        answer = self._ask(QUESTION).lower()
+        answer = self._ask(self._question).lower()
         self._all = answer in ("a", "all")
         if self._all or answer in ("y", "yes"):
             return Approval(accepted=True)
-        return Approval(accepted=False, reason=self._ask("Why not? (goes back to the model) "))
+        return Approval(accepted=False, reason=self._ask(self._why) if self._why else "you said no")
 
     def _ask(self, question: str) -> str:
         self._say(question)
@@ -99,4 +118,4 @@ def _shown(plan: Plan, *, color: bool) -> str:
         paint = COLORS.get(line[:1], "") if color and not line.startswith(("+++", "---")) else ""
         lines.append(f"{paint}{line}\x1b[0m" if paint else line)
     diff = "\n".join(lines)
-    return f"\n{diff}\n{printable(visible(plan.summary()))}\n"
+    return f"\n{diff}\n{printable_lines(visible(plan.summary()))}\n"

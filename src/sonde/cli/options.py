@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sonde.sandbox.base import Limits
 
 SECTIONS = {
-    "Ask": ("ask", "edit"),
+    "Ask": ("ask", "edit", "undo"),
     "Investigate": ("rca", "comply", "incident", "traces", "batch", "watch", "issues"),
     "Runs": ("runs", "view", "export", "publish", "resume", "replay", "branch", "diff"),
     "Serve": ("serve",),

@@ -20,8 +20,8 @@ def test_several_plans_are_one_patch_from_the_first_text_to_the_last(tmp_path: P
     for patch in patches:
         workspace.apply(plan_patch(f"*** Begin Patch\n{patch}\n*** End Patch", workspace.text))
 
-    lines = workspace.patch().splitlines()
-    assert "two" not in workspace.patch()
+    lines = workspace.changes().diff().splitlines()
+    assert "two" not in workspace.changes().diff()
     assert [line for line in lines if line.startswith(("---", "+++"))] == [
         *("--- a/a.txt", "+++ b/a.txt", "--- a/b.txt", "+++ /dev/null"),
         *("--- a/c.txt", "+++ /dev/null", "--- /dev/null", "+++ b/d.txt"),

@@ -181,8 +181,8 @@ class LocalWorkspace:
         self._applied.append(write_plan(self.root, plan))
         return Applied(applied=True, summary=plan.summary(), diff=plan.diff())
 
-    def patch(self) -> str:
-        """All that was applied and not taken back, as one unified diff that `patch -R -p1` takes back."""
+    def changes(self) -> Plan:
+        """All that was applied and not taken back, as one plan."""
         before: dict[str, str | None] = {}
         after: dict[str, str | None] = {}
         for change in (step.change for applied in self._applied for step in applied.steps):
@@ -197,7 +197,7 @@ class LocalWorkspace:
             if old != new:
                 action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
                 changes.append(FileChange(path=path, action=action, new_text=new, old_text=old or ""))
-        return Plan(changes=tuple(changes)).diff()
+        return Plan(changes=tuple(changes))
 
     def undo(self) -> str:
         """Take the last applied plan back in one step; refused when its files have changed since."""

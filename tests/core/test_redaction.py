@@ -9,6 +9,7 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
+from sonde.core.mask import Mask
 from sonde.core.redaction import redact_text, redact_value, secret_forms, url_secrets
 
 KEY = "sk-very-secret-0123456789"
@@ -62,6 +63,23 @@ def test_what_has_the_shape_of_a_secret_goes(secret: str) -> None:
 @pytest.mark.parametrize(("before", "secret", "after"), AFTER_A_NAME)
 def test_a_value_after_a_telling_name_goes_and_the_name_stays(before: str, secret: str, after: str) -> None:
     assert redact_text(before + secret + after) == f"{before}[redacted]{after}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "api_key=x:password: hunter22",
+        r"api_key=x\:password: hunter22",
+        "api_key=abcd1234:password=hunter22",
+        "token: password: hunter22",
+        "secret=abcd1234&token = hunter22",
+        "authorization=abcdefgh:cookie: id=hunter22",
+        "authorization: abcdefgh:Authorization: hunter22",
+    ],
+)
+def test_of_two_named_secrets_that_run_together_both_go(text: str) -> None:
+    assert "hunter22" not in redact_text(text)
+    assert "auth" in text or "hunter22" not in Mask().hidden(text)
 
 
 @pytest.mark.parametrize("before", [r"key:\n", r"\\t", r"\\\\n", r"\u003d", "key%3D", "my_", "\u200b", "&#61;"])
@@ -127,6 +145,7 @@ def test_the_password_of_an_address_is_known_as_written_and_as_sent() -> None:
         "password",
         "cookie:a=",
         "token=",
+        "password:token: ",
         "1//0",
         "-----BEGIN ",
         "\\",

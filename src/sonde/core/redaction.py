@@ -9,6 +9,7 @@ address are keys too. Text that UTF-8 cannot hold is made writable.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
 from bisect import bisect_left, bisect_right
@@ -108,14 +109,15 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
 """What is removed wherever it is, and texts without which it cannot be there: looking for those is much quicker."""
 
 _NAME = "password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|client[_-]?secret"
-_NAMED = re.compile(rf"""(?i)((?:{_NAME})["']?\s{{0,4}}[:=]\s{{0,4}}["']?)([^\s"',;]{{4,}})""")
-"""A value after a telling name; the name stays."""
+_SIGN = r"""["']?\s{0,4}[:=]\s{0,4}["']?"""
+_NAMED = re.compile(rf"(?i)(?:{_NAME}){_SIGN}"), re.compile(r"""[^\s"',;]{4,}""")
+"""A telling name, and a value behind it."""
 _NAMES = ("passw", "passphrase", "secret", "token", "key")
-
-_HEADER = re.compile(
-    r"""(?i)(authorization["']?\s{0,4}[:=]\s{0,4}["']?)(?:[a-z-]{3,20}\x20)?[^\s"',;]{8,}|(cookie["']?\s{0,4}[:=]\s{0,4}["']?)[^\s=;,"']{1,100}=[^\r\n"']+"""
+_HEADERS = (
+    (re.compile(rf"(?i)authorization{_SIGN}"), re.compile(r"""(?:[A-Za-z-]{3,20}\x20)?[^\s"',;]{8,}""")),
+    (re.compile(rf"(?i)cookie{_SIGN}"), re.compile(r"""[^\s=;,"']{1,100}=[^\r\n"']+""")),
 )
-"""The whole value of a header; its name stays."""
+"""Headers whose whole value is removed; the name stays."""
 
 _SECRETIVE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w~@#$%^&*+=/.!-]*[\w~@#$%^&*+=/-](?![\w(\[{<])")
 """The beginning of a value that is more than a word or a number, and no call."""
@@ -430,16 +432,31 @@ def _secrets_in(text: str, *, any_word: bool = True) -> Iterator[tuple[int, int]
             yield from (found.span() for found in pattern.finditer(text))
     lower = text.lower()
     if any(name in lower for name in _NAMES):
-        for named in _NAMED.finditer(text):
+        for start, end in _values_behind(*_NAMED, text):
             if any_word:
-                yield named.start(2), named.start(2) + len(named[2].rstrip("\\"))  # of an escaped quote behind it
+                yield start, end
                 continue
-            value = _SECRETIVE.match(named[2][:LONGEST_NAMED])
+            value = _SECRETIVE.match(text[start : min(end, start + LONGEST_NAMED)])
             if value and len(value[0]) >= SHORTEST_MIXED and not _CODE_NAME.fullmatch(value[0]):
-                yield named.start(2), named.start(2) + value.end()
+                yield start, start + value.end()
     if "authorization" in lower or "cookie" in lower:
-        for found in _HEADER.finditer(text):
-            yield found.end(1) if found[1] else found.end(2), found.start() + len(found[0].rstrip("\\"))
+        yield from (span for header in _HEADERS for span in _values_behind(*header, text))
+
+
+def _values_behind(name: re.Pattern[str], value: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+    """Where values stand behind such names, without the backslash of an escaped quote. A value may hold or end with another name, as
+    in `api_key=x:password: y`: the value of that one is found too, inside the first only up to the next name, which keeps this linear.
+    """
+    done = 0
+    for found, after in itertools.pairwise((*name.finditer(text), None)):
+        assert found is not None, "only the last is"
+        start, end = found.end(), 0
+        if start < done:
+            end = done if after is None else min(done, after.start())
+        elif whole := value.match(text, start):
+            end = done = whole.end()
+        if end > start:
+            yield start, start + len(text[start:end].rstrip("\\"))
 
 
 def tokens_in(text: str) -> Iterator[tuple[int, int]]:

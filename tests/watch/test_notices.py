@@ -15,7 +15,7 @@ import pytest
 from cli.cli_program import Shown, sonde
 from sonde.core.cancellation import Stop
 from sonde.errors import ConfigError
-from sonde.watch.issues import happened, mute
+from sonde.watch.lifecycle import mute
 from sonde.watch.notices import (
     IssueNotice,
     Messenger,
@@ -23,7 +23,7 @@ from sonde.watch.notices import (
     github_issue,
     slack_message,
 )
-from sonde.watch.state import FILE, WatchState
+from sonde.watch.state import FILE, WatchState, happened
 from watch.notice_receiver import Receiver, Reply
 from watch.watch_scene import Fault, Post, append, trace, traffic
 

@@ -20,9 +20,9 @@ from sonde.bench.businesses import BUSINESSES
 from sonde.bench.traffic import Traffic, Trouble
 from sonde.models.base import TokenUsage, cost_of
 from sonde.testing import ScriptedServer, SeenRequest
-from sonde.watch.issues import happenings, known_issues
+from sonde.watch.issues import known_issues
 from sonde.watch.loop import WatchOptions
-from sonde.watch.state import WatchState
+from sonde.watch.state import WatchState, happenings
 from watch.watch_scene import START, Post
 
 Json = dict[str, Any]

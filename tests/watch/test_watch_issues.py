@@ -17,7 +17,7 @@ from sonde.contexts.traces.span import time_text
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.window import read_window
 from sonde.errors import ConfigError
-from sonde.watch import issues
+from sonde.watch import issues, lifecycle
 from sonde.watch.state import WatchState
 from watch.watch_scene import Fault, Post, append, trace, traffic
 
@@ -216,7 +216,7 @@ def test_an_issue_that_is_fixed_in_a_release_regresses_only_there_or_later(
     append(post.traces, [trace(90, 61, release="2.0"), trace(91, 62, release="3.0")])
     post.look(200)
     with WatchState(post.folder) as opened:
-        issues.resolve(opened, 1, release="2.0")
+        lifecycle.resolve(opened, 1, release="2.0")
     append(post.traces, [trace(100, 250, STOCK, release=release)])
     post.look(500)
 
@@ -261,9 +261,9 @@ def test_an_issue_that_does_not_exist_is_refused(post: Post) -> None:
     append(post.traces, traffic(4, 60, [STOCK]))
     post.look(200)
     with WatchState(post.folder) as opened, pytest.raises(ConfigError, match="no issue 9"):
-        issues.mute(opened, 9)
+        lifecycle.mute(opened, 9)
     with WatchState(post.folder) as opened, pytest.raises(ConfigError, match="nothing to split"):
-        issues.split(opened, 1, 1)
+        lifecycle.split(opened, 1, 1)
 
 
 def test_what_people_do_has_the_time_of_people_and_notes_show_it(post: Post) -> None:

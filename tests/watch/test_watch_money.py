@@ -15,8 +15,8 @@ from sonde.batch.limits import Ask, Closed, Limiter, SharedLimits, Slot, Told
 from sonde.batch.result import FoundFailure, ItemResult
 from sonde.errors import ConfigError
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
-from sonde.watch import issues
-from sonde.watch.issues import Candidate, candidates
+from sonde.watch import investigations, issues, lifecycle
+from sonde.watch.investigations import Candidate, candidates
 from sonde.watch.loop import Ledger, WatchOptions, keep_watch
 from sonde.watch.state import WatchState
 from watch.test_watch_day import LOOK, MODEL, SUBMIT
@@ -51,9 +51,9 @@ def test_a_reply_that_could_not_be_used_is_not_called_without_a_model(tmp_path: 
     post.look(2000)
     with WatchState(post.folder) as state:
         chosen = candidates(state, 0)[0]
-        issues.begin(state, chosen, "run", 0)
+        investigations.begin(state, chosen, "run", 0)
         useless = result("tool_failure", "search_stock", "By rule, without a model: it failed.", judge="CODE")
-        issues.conclude(state, chosen, useless)
+        investigations.conclude(state, chosen, useless)
 
     assert chosen.issue
     proof = post.issues()[chosen.issue].proof
@@ -116,8 +116,8 @@ def test_a_resolved_or_muted_issue_costs_nothing(tmp_path: Path) -> None:
     post = post_with(tmp_path, None)
     post.look(2000)
     with WatchState(post.folder) as state:
-        issues.mute(state, 1)
-        issues.resolve(state, 2)
+        lifecycle.mute(state, 1)
+        lifecycle.resolve(state, 2)
 
         assert candidates(state, 0) == []
 
@@ -257,13 +257,13 @@ def test_groups_with_the_same_proved_cause_are_one_issue_and_a_split_holds(
             (one, ("tool_failure", "ledger", "connection to ledger refused at 5 ms")),
             (other, second),
         ):
-            issues.begin(state, chosen, "run", 0.0)
-            issues.conclude(state, chosen, result(*found))
+            investigations.begin(state, chosen, "run", 0.0)
+            investigations.conclude(state, chosen, result(*found))
         numbers = [each.number for each in issues.known_issues(state)]
         assert numbers == ([1] if merged else [1, 2])
         if merged:
-            fresh = issues.split(state, 1, 2)
-            issues.conclude(state, other, result(*second))
+            fresh = lifecycle.split(state, 1, 2)
+            investigations.conclude(state, other, result(*second))
             assert sorted(each.number for each in issues.known_issues(state)) == [1, fresh]
 
 
@@ -272,9 +272,9 @@ def test_a_failure_that_a_model_finds_in_a_healthy_trace_is_an_issue(tmp_path: P
     post.look(2000)
     with WatchState(post.folder) as state:
         control = candidates(state, 0)[-1]
-        issues.begin(state, control, "run", 0.0)
+        investigations.begin(state, control, "run", 0.0)
         said = "It answered another question, about the price of the order; the user had asked for its date. Nobody noticed."
-        issues.conclude(state, control, result("instruction_failure", "plan", said))
+        investigations.conclude(state, control, result("instruction_failure", "plan", said))
 
         (found,) = issues.known_issues(state, number=3)
         assert found.title == "plan: It answered another question, about the price of the order"
@@ -309,7 +309,7 @@ def test_a_title_is_the_first_clause_of_what_a_model_says(said: str, title: str)
 
 
 def test_counts_of_long_ago_are_summed_up_and_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(issues, "KEPT_WINDOWS", 5)
+    monkeypatch.setattr(lifecycle, "KEPT_WINDOWS", 5)
     post = post_with(tmp_path, None, quiet_windows=1)
     append(post.traces, traffic(30, 1800, [STOCK], begin=2000, first=500))
     post.look(9000)
@@ -368,7 +368,7 @@ def test_investigations_that_a_stranger_calls_begun_count_for_the_day(
         watching = post.watch(state)
         watching.turn()
         for chosen in candidates(state, 0):
-            issues.begin(state, chosen, "run", float(began))
+            investigations.begin(state, chosen, "run", float(began))
         turns = [watching.turn() for _ in range(3)]
 
     assert sum(bool(turn.investigated) for turn in turns) == (1 if began == "0" else 0)
@@ -381,7 +381,7 @@ def test_an_investigation_of_today_that_is_taken_up_again_counts_once(tmp_path: 
     with WatchState(post.folder, create=True) as state:
         watching = post.watch(state)
         watching.turn()
-        issues.begin(state, candidates(state, 0)[0], "run", post.clock.utc().timestamp())
+        investigations.begin(state, candidates(state, 0)[0], "run", post.clock.utc().timestamp())
         turns = [watching.turn() for _ in range(2)]
 
     assert [bool(turn.investigated) for turn in turns] == [True, False]
@@ -390,7 +390,7 @@ def test_an_investigation_of_today_that_is_taken_up_again_counts_once(tmp_path: 
 @pytest.mark.parametrize("attempt", [-1_000_000, -1, 25])
 def test_a_state_with_an_impossible_attempt_is_refused(tmp_path: Path, attempt: int) -> None:
     with WatchState(tmp_path, create=True) as state:
-        issues.begin(state, Candidate(kind="new", fingerprint="f", trace_id="t", attempt=attempt), "run", 0.0)
+        investigations.begin(state, Candidate(kind="new", fingerprint="f", trace_id="t", attempt=attempt), "run", 0.0)
 
     with pytest.raises(ConfigError, match="is not the state of a watch"):
         WatchState(tmp_path)

@@ -12,8 +12,9 @@ import pytest
 
 from cli.cli_program import sonde
 from sonde.errors import ConfigError
-from sonde.watch import issues
-from sonde.watch.issues import candidates, issue_markdown, known_issues
+from sonde.watch import lifecycle
+from sonde.watch.investigations import candidates
+from sonde.watch.issues import issue_markdown, known_issues
 from sonde.watch.state import FILE, WatchState
 from watch.watch_scene import Fault, Json, Post, append, trace
 
@@ -234,7 +235,7 @@ def test_an_issue_is_never_about_failures_and_recovered_errors(post: Post) -> No
     post.look(200)
 
     with WatchState(post.folder) as state, pytest.raises(ConfigError):
-        issues.merge(state, 1, 2)
+        lifecycle.merge(state, 1, 2)
 
 
 def test_a_state_of_an_older_version_is_carried_on(post: Post) -> None:

@@ -54,18 +54,8 @@ from sonde.models.base import Model
 from sonde.runs.catalog import list_runs
 from sonde.runs.rundir import SUMMARY, RunDir, find_run
 from sonde.server.stdio import leave, leave_on_sigterm, watch_parent
-from sonde.watch.issues import (
-    MAX_NOTE,
-    assign,
-    known_issues,
-    merge,
-    mute,
-    note,
-    reopen,
-    resolve,
-    split,
-    watch_view,
-)
+from sonde.watch.issues import known_issues, watch_view
+from sonde.watch.lifecycle import MAX_NOTE, assign, merge, mute, note, reopen, resolve, split
 from sonde.watch.state import WatchState, state_place
 
 INSTRUCTIONS = """Sonde answers questions over data that does not fit in a prompt and finds root causes in traces.

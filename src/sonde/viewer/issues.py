@@ -24,8 +24,8 @@ from sonde.contexts.traces.shape import picture_of
 from sonde.contexts.traces.span import time_text
 from sonde.contexts.traces.store import TraceQuery, TraceStore
 from sonde.errors import ConfigError, SondeError, UsageError
-from sonde.watch import issues
-from sonde.watch.issues import KnownIssue
+from sonde.watch import lifecycle
+from sonde.watch.issues import KnownIssue, at_rest, known_issues, watch_view
 from sonde.watch.state import WatchState
 from sonde.watch.vitals import Vitals
 
@@ -72,7 +72,7 @@ class IssueBoard:
         """All issues and how the watch is doing; the list is made anew only if something changed."""
         version = (int(self._state.one("PRAGMA data_version")), self._changes)
         if self._kept is None or self._kept[0] != version:
-            view = issues.watch_view(self._state, now=self._now())
+            view = watch_view(self._state, now=self._now())
             rows = [
                 {
                     **each.row(),
@@ -84,7 +84,7 @@ class IssueBoard:
             ]
             told = {**asdict(view), "happenings": None, "issues": rows, "read_up_to": time_text(view.cursor_us)}
             self._kept = version, msgspec.json.encode(told)
-        rest = issues.at_rest(self._state, self._now())
+        rest = at_rest(self._state, self._now())
         return {
             "watch": msgspec.Raw(self._kept[1]),
             "problem": "" if self._state.figure("ended_at") else self.vitals.problem(),
@@ -93,7 +93,7 @@ class IssueBoard:
 
     def issue(self, number: int) -> Json:
         """One issue with all that the page shows of it."""
-        (found,) = issues.known_issues(self._state, number=number)
+        (found,) = known_issues(self._state, number=number)
         times = [{**asdict(each), "at": time_text(each.at_us)} for each in found.happenings]
         notes = [{**asdict(each), "at": time_text(int(each.at * 1e6))} for each in found.notes]
         return {
@@ -112,7 +112,7 @@ class IssueBoard:
         """What the source says about an issue: the latest trace that shows it, and the attributes that set its traces apart. None where
         the source may not be asked.
         """
-        (found,) = issues.known_issues(self._state, number=number)
+        (found,) = known_issues(self._state, number=number)
         if self._source is None:
             return None
         known = self._looked.get(found.traces)
@@ -174,22 +174,22 @@ class IssueBoard:
 
         match action:
             case "merge":
-                issues.merge(state, number, whole("into"))
+                lifecycle.merge(state, number, whole("into"))
             case "split":
-                issues.split(state, number, whole("group"))
+                lifecycle.split(state, number, whole("group"))
             case "mute":
-                issues.mute(state, number, muted=given.get("off") is not True)
+                lifecycle.mute(state, number, muted=given.get("off") is not True)
             case "assign":
-                issues.assign(state, number, text("who"))
+                lifecycle.assign(state, number, text("who"))
             case "note":
                 author = ""
                 with suppress(OSError, KeyError):  # a user without a name
                     author = getpass.getuser()
-                issues.note(state, number, text("text"), author=author, at=self._now())
+                lifecycle.note(state, number, text("text"), author=author, at=self._now())
             case "resolve":
-                issues.resolve(state, number, release=text("release"))
+                lifecycle.resolve(state, number, release=text("release"))
             case "reopen":
-                issues.reopen(state, number)
+                lifecycle.reopen(state, number)
             case _:
                 raise ConfigError(f"an issue cannot be {action[:40]!r}")
         self._changes += 1
@@ -245,7 +245,7 @@ class IssueBoard:
             {
                 "number": number,
                 "at": time_text(first_us),
-                "title": issues.known_issues(self._state, number=number)[0].title,
+                "title": known_issues(self._state, number=number)[0].title,
             }
             for number, first_us in rows
         ]

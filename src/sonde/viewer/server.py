@@ -31,7 +31,7 @@ from sonde.viewer.excerpts import shown_excerpts, shown_trace
 from sonde.viewer.issues import MOST_BYTES, IssueBoard
 from sonde.viewer.stream import RunStream
 from sonde.watch.exchange import HttpExchange, HttpPort, HttpService
-from sonde.watch.issues import NoSuchIssue
+from sonde.watch.lifecycle import NoSuchIssue
 
 STATIC = files("sonde.viewer") / "static"
 TYPES = {

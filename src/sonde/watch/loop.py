@@ -19,7 +19,6 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -32,7 +31,7 @@ from sonde.api.trace_source import Case, Source, project_in
 from sonde.batch.folder import DiskFull
 from sonde.batch.gate import Paused
 from sonde.batch.item_runner import Job, Order, Station
-from sonde.batch.limits import Answer, Ask, Closed, Limiter, SharedLimits, Slot, Told
+from sonde.batch.limits import Limiter, SharedLimits
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.contexts.traces.cache import NothingYet
@@ -45,29 +44,23 @@ from sonde.core.canonical import lapse, plural
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.redaction import redact_text
 from sonde.errors import ConfigError, RunError, ToolFault, ToolResponseInvalid
-from sonde.watch.issues import (
-    LONG_AGO,
+from sonde.watch.groups import TraceLook
+from sonde.watch.investigations import (
     LONGEST_PAUSE_S,
     Candidate,
-    Happening,
-    IssueRules,
-    KnownIssue,
-    TraceLook,
+    Ledger,
     begin,
     candidates,
     conclude,
-    forget,
-    happenings,
-    known_issues,
-    take_in,
-    take_in_recovered,
+    done_aside,
 )
-from sonde.watch.state import FILE, MOST_ATTEMPTS, StateFull, StateUnusable, WatchState
+from sonde.watch.issues import KnownIssue, known_issues
+from sonde.watch.lifecycle import LONG_AGO, IssueRules, forget, take_in, take_in_recovered
+from sonde.watch.state import FILE, MOST_ATTEMPTS, Happening, StateFull, StateUnusable, WatchState, happenings
 
 SECOND_US = 1_000_000
 AHEAD_S = 3_600.0  # how far a trace's clock may be ahead of ours before it waits
 LONGEST_S = 6 * 3_600.0  # a trace that goes on for longer is read as it is
-LOOK_S = 0.2  # how soon a stop is noticed
 PAGE = 500
 MOST_ROWS = 20_000  # of traces listed before the windows among them are read
 HELD_SPANS = 2_000
@@ -142,49 +135,6 @@ class WatchTurn:
     def worked(self) -> bool:
         """Whether something was read or investigated."""
         return bool(self.windows or self.investigated)
-
-
-class Ledger:
-    """The gate of one investigation: what a request may cost is set aside on disk before it goes out, what it did cost is written after."""
-
-    counts = True
-
-    def __init__(
-        self, state: WatchState, limiter: Limiter, fingerprint: str, clock: Clock, stopping: threading.Event
-    ) -> None:
-        self.stopping = stopping
-        self.wanted_usd = 0.0
-        """What the last request might have cost that did not go out for lack of money."""
-        self._state = state
-        self._limiter = limiter
-        self._fingerprint = fingerprint
-        self._clock = clock
-
-    def book(self, ask: Ask) -> Answer:
-        """May this request go?"""
-        answer = self._limiter.book(ask)
-        if isinstance(answer, Closed):
-            self.wanted_usd = ask.cost_usd
-        if isinstance(answer, Slot) and ask.cost_usd:
-            self._state.change("INSERT INTO aside (usd, fingerprint) VALUES (?, ?)", ask.cost_usd, self._fingerprint)
-        return answer
-
-    def tell(self, told: Told) -> None:
-        """What it used."""
-        with self._state.transaction():
-            self._state.change(
-                "DELETE FROM aside WHERE id = (SELECT min(id) FROM aside WHERE usd = ? AND fingerprint = ?)",
-                *(told.asked.cost_usd, self._fingerprint),
-            )
-            if told.cost_usd:
-                now = self._clock.utc().timestamp()
-                self._state.change(
-                    "INSERT INTO spending (at, usd, fingerprint) VALUES (?, ?, ?)",
-                    now,
-                    told.cost_usd,
-                    self._fingerprint,
-                )
-        self._limiter.tell(told)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -614,7 +564,7 @@ class TraceWatch:
         ledger = Ledger(state, limiter, chosen.fingerprint, self.clock, self.stopping)
         station = Station(order, ledger)
         try:
-            result = _done_aside(station, Job(item=item, attempt=chosen.attempt))
+            result = done_aside(station, Job(item=item, attempt=chosen.attempt))
         except Paused as pause:
             if ledger.wanted_usd:
                 state.remember(f"request_usd {self.settings.model}", ledger.wanted_usd)
@@ -643,23 +593,6 @@ class TraceWatch:
             self._now() + seconds,
             chosen.fingerprint,
         )
-
-
-def _done_aside(station: Station, job: Job) -> ItemResult:
-    """Do a job in a thread of its own, as a batch does: a signal then pauses the run before its next request instead of ending it."""
-    done: Future[ItemResult] = Future()
-
-    def work() -> None:
-        try:
-            done.set_result(station.work(job))
-        except BaseException as error:  # noqa: BLE001  # it is raised in the thread that waits
-            done.set_exception(error)
-
-    thread = threading.Thread(target=work, name="investigation", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(LOOK_S)
-    return done.result()
 
 
 def _drawn(trace_id: str) -> str:

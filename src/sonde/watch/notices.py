@@ -40,8 +40,9 @@ from sonde.models.command import PASSED_ON
 from sonde.models.http_errors import retry_after
 from sonde.models.process import Program, run_process
 from sonde.trace_client import TraceClient
-from sonde.watch.issues import Happening, KnownIssue, NoSuchIssue, affected_text, happenings, known_issues
-from sonde.watch.state import WatchState
+from sonde.watch.issues import KnownIssue, affected_text, known_issues
+from sonde.watch.lifecycle import NoSuchIssue
+from sonde.watch.state import Happening, WatchState, happenings
 
 NoticeShape = Literal["json", "slack", "github"]
 KINDS = ("new", "regressed", "reopened", "resolved", "investigated")

@@ -11,14 +11,16 @@ issues is believed, and nothing in it is a path, an address or a command.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 import stat
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from sonde.api.settings import Settings
 from sonde.batch.folder import BatchFolder
@@ -271,3 +273,42 @@ class WatchState:
             )
             self.change("DELETE FROM aside")
         return sum(usd for usd, _ in lost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """A change of an issue. `at_us` is in the traces' own time, and by our clock for what people do; `id` rises by time."""
+
+    id: int
+    issue: int
+    kind: str
+    at_us: int
+    window: int
+    text: str
+
+
+def happened(state: WatchState, issue: int, kind: str, at_us: int, text: str = "") -> None:
+    """Write down a change, within the transaction that makes it."""
+    sql = "INSERT INTO happenings (issue, kind, at_us, window, text) VALUES (?, ?, ?, ?, ?)"
+    state.change(sql, issue, kind, at_us, state.number("window"), text)
+
+
+def happenings(state: WatchState, *, after: int = 0, issue: int | None = None, limit: int = 1_000) -> list[Happening]:
+    """What happened since the happening with this number, in order."""
+    rows = state.rows(
+        "SELECT id, issue, kind, at_us, window, text FROM happenings WHERE id > ? AND (? IS NULL OR issue = ?) ORDER BY id LIMIT ?",
+        *(after, issue, issue, limit),
+    )
+    return [
+        Happening(id=number, issue=about, kind=kind, at_us=at_us, window=window, text=text)
+        for number, about, kind, at_us, window, text in rows
+    ]
+
+
+def stored_texts(text: str) -> list[str]:
+    """A list of texts from the state, which somebody else may have written."""
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return [each for each in cast("list[Any]", found) if isinstance(each, str)] if isinstance(found, list) else []

@@ -142,7 +142,7 @@ def show(number: Number, *, form: IssueFormat, place: IssuePlace) -> int:
 
 def merge(number: Number, into: Annotated[int, typer.Argument(metavar="INTO", min=1)], *, place: IssuePlace) -> int:
     """Merge issue N into another one."""
-    from sonde.watch.issues import merge as merge_
+    from sonde.watch.lifecycle import merge as merge_
 
     with place.open() as state:
         merge_(state, number, into)
@@ -156,7 +156,7 @@ def split(
     place: IssuePlace,
 ) -> int:
     """Make one group of failures of issue N an issue of its own."""
-    from sonde.watch.issues import split as split_
+    from sonde.watch.lifecycle import split as split_
 
     with place.open() as state:
         fresh = split_(state, number, group)
@@ -170,7 +170,7 @@ def mute(
     place: IssuePlace,
 ) -> int:
     """Tell nobody about issue N and spend nothing on it; it is still counted."""
-    from sonde.watch.issues import mute as mute_
+    from sonde.watch.lifecycle import mute as mute_
 
     with place.open() as state:
         mute_(state, number, muted=not off)
@@ -181,7 +181,7 @@ def assign(
     number: Number, who: Annotated[str, typer.Argument(metavar="WHO", help="Empty: nobody.")], *, place: IssuePlace
 ) -> int:
     """Say who looks after issue N."""
-    from sonde.watch.issues import assign as assign_
+    from sonde.watch.lifecycle import assign as assign_
 
     with place.open() as state:
         assign_(state, number, who)
@@ -190,7 +190,7 @@ def assign(
 
 def note(number: Number, text: Annotated[str, typer.Argument(metavar="TEXT")], *, place: IssuePlace) -> int:
     """Add a note to issue N."""
-    from sonde.watch.issues import note as note_
+    from sonde.watch.lifecycle import note as note_
 
     author = ""
     with suppress(OSError, KeyError):  # a user without a name
@@ -209,7 +209,7 @@ def resolve(
     place: IssuePlace,
 ) -> int:
     """Say that issue N is over; if it comes back, it has regressed."""
-    from sonde.watch.issues import resolve as resolve_
+    from sonde.watch.lifecycle import resolve as resolve_
 
     with place.open() as state:
         resolve_(state, number, release=release or "")
@@ -218,7 +218,7 @@ def resolve(
 
 def reopen(number: Number, *, place: IssuePlace) -> int:
     """Say that a resolved issue N is not over."""
-    from sonde.watch.issues import reopen as reopen_
+    from sonde.watch.lifecycle import reopen as reopen_
 
     with place.open() as state:
         reopen_(state, number)

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from sonde.api.settings import Settings
     from sonde.core.cancellation import Stop
     from sonde.viewer.server import ViewerServer
-    from sonde.watch.issues import Happening, KnownIssue
+    from sonde.watch.issues import KnownIssue
     from sonde.watch.listener import OtlpListener
     from sonde.watch.loop import TraceWatch, WatchOptions, WatchPlan, WatchTurn
     from sonde.watch.notices import Messenger
-    from sonde.watch.state import WatchState
+    from sonde.watch.state import Happening, WatchState
 
 HINT = " (--recovered makes issues of errors that recur)"
 StateFolder = Annotated[

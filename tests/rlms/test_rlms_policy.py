@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 from rlms_loop import CITED, Loop
 
+from sonde.core.canonical import MAX_JSON_ITEMS
 from sonde.errors import ConfigError
 from sonde.rlms.canary import judge
 from sonde.rlms.policy import Forced, LoopPolicy, Mode, Reason, Thresholds, decide, read_policy, role_goes_on
@@ -110,6 +111,8 @@ def test_the_policy_is_found_in_a_section_or_a_whole_configuration(tmp_path: Pat
         "",
         "[]",
         "[" * 100_000,
+        '{"x": ' + "[" * 101 + "]" * 101 + "}",
+        f'{{"x": [{"{}," * MAX_JSON_ITEMS}0]}}',
         '{"mode": "sometimes"}',
         '{"auto": {"max_lines": "x"}}',
         '{"loops": [{"id": "a"}]}',

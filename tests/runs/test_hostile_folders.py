@@ -20,8 +20,9 @@ from sonde.api.settings import Settings
 from sonde.core.events import RunStarted
 from sonde.errors import ConfigError
 from sonde.runs.export import export_run, journal_bytes, unpack_run
-from sonde.runs.journal import MAX_ITEMS, JournalUnreadable, chain, ending, sum_of
+from sonde.runs.journal import MAX_ITEMS, JournalUnreadable, bounded, chain, ending, sum_of
 from sonde.runs.rundir import RunDir, run_ids
+from sonde.sandbox.worker.channel import MOST_PARTS
 from sonde.testing import ScriptedModel
 from sonde.viewer import export_html
 from sonde.viewer.stream import RunStream
@@ -117,6 +118,12 @@ def test_an_import_with_millions_of_values_is_refused_and_leaves_nothing(tmp_pat
     with pytest.raises(ConfigError, match=f"{name} in .* holds more than"):
         unpack_run(tmp_path / "one.tar.gz", tmp_path / "runs")
     assert not run_ids(tmp_path / "runs")
+
+
+def test_a_value_as_large_as_code_may_return_can_be_read_again_and_no_larger_one() -> None:
+    assert bounded(b'{"output":[' + b"0," * MOST_PARTS + b"0]}")
+    with pytest.raises(msgspec.DecodeError):
+        bounded(b'{"output":[' + b"0," * (MOST_PARTS * 11 // 10) + b"0]}")
 
 
 def test_a_record_of_millions_of_values_is_refused(run: RunDir) -> None:

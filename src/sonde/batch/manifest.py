@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from sonde.contexts.files.exclusion import Exclusion
-from sonde.core.canonical import canonical_json, hash_value
+from sonde.core.canonical import MOST_LEVELS, canonical_json, hash_value, is_deep
 from sonde.errors import ConfigError
 
 MAX_BYTES = 1 << 30  # millions of items
 ENGINES = ("ask", "rca", "compliance", "incident")
 SYNONYMS = {"comply": "compliance"}  # the command's name
-MOST_LEVELS = 100  # of a schema, say
 _TEXTS = ("id", "engine", "question", "source", "project", "taxonomy", "controls", "start", "end", "filter", "configs")
 _LISTS = ("paths", "exclude", "trace_ids")
 _PLACES = ("paths", "source", "configs", "taxonomy")
@@ -178,7 +177,7 @@ def _items(line: bytes, folder: Path) -> list[Item]:
         raise _NoItem(f"it is not JSON ({error})") from None
     except RecursionError:
         raise _NoItem("it is nested too deeply") from None
-    if _is_deep(line):
+    if is_deep(line):
         raise _NoItem(f"it is nested more than {MOST_LEVELS} levels deep")
     if not isinstance(found, dict):
         raise _NoItem(f"it is not an object; a line reads {_EXAMPLE}")
@@ -207,15 +206,6 @@ def _items(line: bytes, folder: Path) -> list[Item]:
             for trace in dict.fromkeys(traces)
         ]
     return [item]
-
-
-def _is_deep(line: bytes) -> bool:
-    """Whether values of a line, which is JSON, lie too deep to be handed to another process."""
-    level = deepest = 0
-    for sign in re.findall(rb"[\[\]{}]", re.sub(rb'"(?:[^"\\]|\\.)*"', b"", line)):
-        level += 1 if sign in b"[{" else -1
-        deepest = max(deepest, level)
-    return deepest > MOST_LEVELS
 
 
 def _refuse_constant(word: str) -> Any:

@@ -15,12 +15,14 @@ from typing import Any, cast
 
 MOST_USD = 1e9  # of what is shown
 MAX_JSON_ITEMS = 2_000_000
+MOST_LEVELS = 100
 ITEM_BYTES = 200
 """What an item takes when it is decoded, however short it is written; an object with one field is the largest."""
 FEW_ITEMS = 10_000
 """Commas and brackets that are not worth a look at whether they stand in a string."""
 _SIGNS = (b",", b"[", b"{")
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
+_STRINGS_AND_BRACKETS = re.compile(_STRINGS.pattern + rb"|[\[\]{}]", re.DOTALL)
 
 
 def canonical_json(value: Any) -> str:
@@ -71,6 +73,25 @@ def items_in(document: bytes | bytearray, most: int | None = None) -> int:
         if most is not None and found > most:
             return found
     return found + sum(document.count(sign, end) for sign in _SIGNS)
+
+
+def is_deep(document: bytes | bytearray) -> bool:
+    """Whether values of a JSON text lie deeper than what is handed to other processes may. Linear."""
+    level = 0
+    for found in _STRINGS_AND_BRACKETS.finditer(document):
+        level += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(found[0], 0)
+        if level > MOST_LEVELS:
+            return True
+    return False
+
+
+def json_value(document: bytes) -> Any:
+    """The value of a JSON text from a stranger; ValueError if it is none, holds too many values or nests them too deeply."""
+    if has_too_many_items(document):
+        raise ValueError(f"it holds more than {MAX_JSON_ITEMS:,} values")
+    if is_deep(document):
+        raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep")
+    return json.loads(document)
 
 
 def decoded_bytes(document: bytes | bytearray) -> int:

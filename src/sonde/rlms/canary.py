@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, cast
 
 from sonde.core.patterns import compiled
 from sonde.errors import ConfigError
+from sonde.rlms.request import read_json
 from sonde.rlms.result import FALLBACK_SIGNAL
 
 
@@ -62,7 +62,7 @@ def _list(result: Mapping[str, Any], name: str) -> list[Any]:
 def read_object(place: Path) -> Mapping[str, Any]:
     """A JSON object from a file; a missing or broken one counts as empty, and then no check on it holds."""
     try:
-        found: Any = json.loads(place.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        found: Any = read_json(place)
+    except (OSError, ValueError):
         return {}
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}

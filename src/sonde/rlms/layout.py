@@ -22,9 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from sonde.core.canonical import json_value
 from sonde.core.markdown_safety import written_out
-from sonde.disk import lock
+from sonde.disk import lock, read_plain
 from sonde.errors import ConfigError
+from sonde.rlms.request import MAX_JSON_BYTES
 from sonde.rlms.result import now, summary
 from sonde.runs.rundir import pretty_json, write_atomically
 
@@ -158,8 +160,8 @@ class Layout:
     def _other_entries(self) -> list[Any]:
         """The index without the entry of this role and iteration; a damaged one starts anew, since it is only a view."""
         try:
-            found: Any = json.loads((self.root / INDEX).read_bytes())
-        except (OSError, ValueError, RecursionError):
+            found: Any = json_value(read_plain(self.root / INDEX, MAX_JSON_BYTES))
+        except (OSError, ValueError):
             return []
         entries: Any = cast("dict[str, Any]", found).get("entries") if isinstance(found, dict) else None
         others: list[Any] = []

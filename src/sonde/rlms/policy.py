@@ -8,7 +8,6 @@ from files and keeps the decision where the worker finds it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ import msgspec
 from sonde.errors import ConfigError
 from sonde.rlms.files import LoopFiles, read_list, sort_out, split_list
 from sonde.rlms.layout import Decided, Layout
-from sonde.rlms.request import read_metadata
+from sonde.rlms.request import read_json, read_metadata
 
 _STEP = 1_048_576
 Mode = Literal["auto", "requested", "hybrid"]
@@ -145,8 +144,8 @@ def role_goes_on(fail_mode: FailMode, *, ok: bool) -> bool:
 def read_policy(place: str, loop_id: str | None = None) -> LoopPolicy:
     """The policy in a file: an `rlms` section, an object that holds one, or a whole configuration with `loops`."""
     try:
-        found: Any = json.loads(Path(place).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        found: Any = read_json(place)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"--config {place!r} cannot be read as JSON: {error}") from None
     section = found
     if isinstance(found, dict):

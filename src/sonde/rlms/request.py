@@ -15,10 +15,11 @@ from typing import Any, cast
 
 import msgspec
 
-from sonde.core.canonical import jsonable
+from sonde.core.canonical import json_value, jsonable
 from sonde.errors import ConfigError
 from sonde.models.base import PromptMode
 
+MAX_JSON_BYTES = 64 << 20
 REQUIRED = (
     "repo",
     "loop_id",
@@ -198,13 +199,22 @@ def _words(name: str, text: str | None) -> list[str] | None:
     return words
 
 
+def read_json(place: str | Path) -> Any:
+    """The JSON value in a file, which may be a pipe; ValueError if it is none, or too large to be a loop's."""
+    with Path(place).open("rb") as file:
+        data = file.read(MAX_JSON_BYTES + 1)
+    if len(data) > MAX_JSON_BYTES:
+        raise ValueError(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
+    return json_value(data)
+
+
 def read_metadata(place: str | None) -> Mapping[str, Any]:
     """The JSON object in this file, numbers that JSON does not have as text; an empty one when no file is named."""
     if not place:
         return {}
     try:
-        found: Any = jsonable(json.loads(Path(place).read_text("utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
+        found: Any = jsonable(read_json(place))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"--metadata-file {place!r} cannot be read as JSON: {error}") from None
     if not isinstance(found, dict):
         raise ConfigError(f'--metadata-file {place!r} must hold a JSON object, as in {{"objective": "…"}}')

@@ -43,8 +43,8 @@ Place = tuple[int, int]
 LOCK_ATTEMPTS = 20
 MAX_LINE = 256 * 1024 * 1024  # no event comes near it; without it a file of zeros would be read into memory
 MAX_RECORD = 64 * 1024 * 1024
-MAX_ITEMS = 2 * MAX_JSON_ITEMS
-"""Values in a line or file. A block of code may return a value of two million parts, and the line that holds it says more than that."""
+MAX_ITEMS = MAX_JSON_ITEMS + 100_000
+"""Values in a line or file. A block of code may return a value of two million parts, and the line that holds it says a little more."""
 MAX_HELD = 2 << 30
 """Bytes of memory that all events of a journal may take. Whoever reads a run holds them all."""
 SMALL = 64 * 1024

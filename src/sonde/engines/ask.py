@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, NamedTuple, cast
 
@@ -139,13 +140,18 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
         problems.append(Problem(gate="citations", reason=reason, told=told))
     if wrong:
         return Conclusion(output=None, text=text, problems=tuple(problems))
+    return replace(answered(text, citations, gathered, value=jsonable(value)), problems=tuple(problems))
+
+
+def answered(text: str, citations: Sequence[Citation], gathered: Gathered, *, value: Any = None) -> Conclusion:
+    """An answer in the form in which every run that answers has its output."""
     output = {
         "answer": text,
-        "value": jsonable(value),
+        "value": value,
         "citations": [citation.model_dump(mode="json") for citation in citations],
         "highlights": list(gathered.highlights),
     }
-    return Conclusion(output=output, text=text, citations=tuple(citations), problems=tuple(problems))
+    return Conclusion(output=output, text=text, citations=tuple(citations))
 
 
 def _results(value: Any, gathered: Gathered) -> list[Pointer]:
@@ -331,14 +337,7 @@ def fallback(gathered: Gathered) -> Conclusion:
         head = f"No model has answered this question, and no text in {files} shares a word with it; other words may."
     else:
         head = "No model has answered this question, and there is no file to look into: no PATH was given, or it holds none."
-    text = "\n\n".join([head, *lines])
-    output = {
-        "answer": text,
-        "value": None,
-        "citations": [citation.model_dump(mode="json") for citation in citations],
-        "highlights": list(gathered.highlights),
-    }
-    return Conclusion(output=output, text=text, citations=citations)
+    return answered("\n\n".join([head, *lines]), citations, gathered)
 
 
 def _quoted(number: int, citation: Citation, gathered: Gathered) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from sonde.contexts.workspace import WorkspaceContext
 from sonde.core.budget import Budget
 from sonde.core.evidence import Citation, EvidenceKind, Refuted, merge
-from sonde.engines.ask import conclude as conclude_answer, conclude_child
+from sonde.engines.ask import answered, conclude as conclude_answer, conclude_child
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
 from sonde.runtime.prompts import prompt_file
 
@@ -95,13 +95,7 @@ def fallback(gathered: Gathered) -> Conclusion:
     text = f"Nothing was edited: {gathered.reason}."
     if changed:
         text = f"Stopped: {gathered.reason}. Changed so far: {', '.join(changed)}."
-    output = {
-        "answer": text,
-        "value": None,
-        "citations": [citation.model_dump(mode="json") for citation in citations],
-        "highlights": list(gathered.highlights),
-    }
-    return Conclusion(output=output, text=text, citations=citations)
+    return answered(text, citations, gathered)
 
 
 EDIT = Engine(

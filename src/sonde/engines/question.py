@@ -187,14 +187,7 @@ def fallback(gathered: Gathered) -> Conclusion:
         for at in range(len(beside.citations), 0, -1):
             body = body.replace(f"[{at}] ", f"[{at + number}] ", 1) if number else body
         parts += ["These passages of the files bear on it:", body] if body else []
-    text = "\n\n".join(parts)
-    output = {
-        "answer": text,
-        "value": None,
-        "citations": [citation.model_dump(mode="json") for citation in citations],
-        "highlights": list(gathered.highlights),
-    }
-    return Conclusion(output=output, text=text, citations=tuple(citations))
+    return ask.answered("\n\n".join(parts), citations, gathered)
 
 
 QUESTION = replace(

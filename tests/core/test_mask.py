@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, strategies as st
 
+from sonde.core.canonical import UNSEEN
 from sonde.core.deadline import GRACE_S, Deadline
+from sonde.core.markdown_safety import written_out
 from sonde.core.mask import Mask, patterns_of
 from sonde.core.redaction import PART, redact_text
 from sonde.errors import ConfigError, ToolFault
@@ -202,6 +205,13 @@ def test_masking_ends_with_the_run_within_a_part_of_the_text_also_in_one_long_li
         work(unit * 100)  # a short text never ends a run: its last words are masked too
         with pytest.raises(ToolFault, match="when the run had to end"):
             work(unit * (3 * PART))
+
+
+@pytest.mark.parametrize("sign", re.sub(r"-\\[uU]\w+", "", UNSEEN).encode().decode("unicode_escape"))
+def test_a_sign_that_nobody_sees_hides_nothing_from_masking_nor_from_a_reader_of_a_page(sign: str) -> None:
+    assert Mask().hidden(f"jane.d{sign}oe@corp.com") == "<email-1>"
+    drawn = "\u00ad\u034f\u180b\u2800\ufe00"
+    assert (written_out(sign) == f"<U+{ord(sign):04X}>") == (sign not in drawn)
 
 
 def test_a_card_that_is_a_number_and_a_key_of_a_table_are_hidden_too() -> None:

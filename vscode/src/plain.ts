@@ -9,15 +9,15 @@ export function withoutLinks(text: string): string {
 }
 
 /** Characters that look like nothing, like the end of a line, or that turn the order of others around. As in workspace/text.py. */
-export const HIDDEN =
+export const WRITTEN_OUT =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what it looks for
   // biome-ignore lint/suspicious/noMisleadingCharacterClass: each of these stands for itself
-  /[\u{0}-\u{8}\u{b}\u{c}\u{e}-\u{1f}\u{7f}-\u{9f}\u{ad}\u{34f}\u{61c}\u{115f}\u{1160}\u{17b4}\u{17b5}\u{180b}-\u{180f}\u{200b}-\u{200f}\u{2028}-\u{202e}\u{2060}-\u{206f}\u{2800}\u{3164}\u{fe00}-\u{fe0d}\u{feff}\u{ffa0}\u{fff0}-\u{fffb}\u{13430}-\u{13440}\u{16fe4}\u{1bca0}-\u{1bca3}\u{1d159}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]|\u{d}(?!\u{a})|(?<![\u{a9}\u{ae}\u{203c}\u{2049}\u{2122}\u{2190}-\u{27bf}\u{2900}-\u{2bff}\u{3030}\u{303d}\u{3297}\u{3299}\u{1f000}-\u{1faff}])[\u{fe0e}\u{fe0f}](?!\u{20e3})/gu;
+  /(?![\u{fe0e}\u{fe0f}])[\u{0}-\u{8}\u{b}\u{c}\u{e}-\u{1f}\u{7f}-\u{9f}\u{2028}\u{2029}\u{ad}\u{34f}\u{61c}\u{115f}\u{1160}\u{17b4}\u{17b5}\u{180b}-\u{180f}\u{200b}-\u{200f}\u{202a}-\u{202e}\u{2060}-\u{206f}\u{2800}\u{3164}\u{fe00}-\u{fe0f}\u{feff}\u{ffa0}\u{fff0}-\u{fffb}\u{13430}-\u{13440}\u{16fe4}\u{1bca0}-\u{1bca3}\u{1d159}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]|\u{d}(?!\u{a})|(?<![\u{a9}\u{ae}\u{203c}\u{2049}\u{2122}\u{2190}-\u{27bf}\u{2900}-\u{2bff}\u{3030}\u{303d}\u{3297}\u{3299}\u{1f000}-\u{1faff}])[\u{fe0e}\u{fe0f}](?!\u{20e3})/gu;
 
 /** The text for somebody who has to judge it: what is hidden in it is written out, such as <U+202E>. */
 export function visible(text: string): string {
   return text.replace(
-    HIDDEN,
+    WRITTEN_OUT,
     (found) => `<U+${(found.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}>`,
   );
 }

@@ -1,5 +1,5 @@
 // What may be read, written and run. The same lists as src/sonde/contexts/workspace/policy.py: the runtime asks, this side decides.
-import { HIDDEN } from "./plain";
+import { WRITTEN_OUT } from "./plain";
 import { Refusal } from "./refusal";
 
 const SECRETS = [
@@ -122,7 +122,7 @@ export class Policy {
 function partsOf(path: string): string[] {
   return path
     .split("/")
-    .map((part) => (part.replace(HIDDEN, "").toLowerCase().split(":")[0] ?? "").replace(/[. ]+$/, ""));
+    .map((part) => (part.replace(WRITTEN_OUT, "").toLowerCase().split(":")[0] ?? "").replace(/[. ]+$/, ""));
 }
 
 /** Whether a name on the way says so, or would without the suffixes of packed files and copies. */

@@ -20,6 +20,15 @@ ITEM_BYTES = 200
 """What an item takes when it is decoded, however short it is written; an object with one field is the largest."""
 FEW_ITEMS = 10_000
 """Commas and brackets that are not worth a look at whether they stand in a string."""
+CONTROLS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029"
+"""For a class of a pattern: signs that steer a terminal or look like the end of a line. A tab, LF and CR are none of them."""
+UNSEEN = (
+    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff"
+    r"\uffa0\ufff0-\ufffb\U00013430-\U00013440\U00016fe4\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+"""For a class of a pattern: signs that nobody sees or that turn others around. Unicode's Default_Ignorable_Code_Point and some more.
+Approvals and pages write them out, masking and the search for instructions see through them.
+"""
 _SIGNS = (b",", b"[", b"{")
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
 _STRINGS_AND_BRACKETS = re.compile(_STRINGS.pattern + rb"|[\[\]{}]", re.DOTALL)

@@ -16,6 +16,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+from sonde.core.canonical import UNSEEN
+
 MAX_CHARS = 200_000  # of one text; a model never reads more at once
 QUOTE_CHARS = 160
 NEAR_CHARS = 400
@@ -91,9 +93,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 _STRONG_FORMS = [(words.split(), _compiled(pattern)) for words, pattern in _STRONG.items()]
 _WEAK_FORM = _compiled(_WEAK)
 _ROLES = re.compile(r"<\|im_start\|>|\[inst\]|<<sys>>|<system>")
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0001]"
-)
+_UNSEEN = re.compile(f"[{UNSEEN}]")
 _TAGS = {code: code - 0xE0000 for code in range(0xE0020, 0xE007F)}
 _ALIKE = str.maketrans(
     "аеорсухіјѕԁһӏмтвкнАЕОРСУХІЈЅМТВКНαεικνορτυχΑΕΗΙΚΜΝΟΡΤΥΧΒıɑɡ",
@@ -149,7 +149,7 @@ def _instructions(text: str) -> Iterator[str]:
 def _forms(text: str) -> Iterator[str]:
     """The text in plain letters and single spaces, and what is spelled or encoded in it."""
     plain = unicodedata.normalize("NFKC", html.unescape(text).translate(_TAGS))
-    plain = _LINE_START.sub("\n", _INVISIBLE.sub("", plain).translate(_ALIKE))
+    plain = _LINE_START.sub("\n", _UNSEEN.sub("", plain).translate(_ALIKE))
     yield " ".join(plain.split())
     if _SPACED.search(plain):  # letters apart by one space, words by two
         words = [_LETTERS.sub(lambda found: _GAP.sub("", found.group()), word) for word in re.split(r" {2,}", plain)]

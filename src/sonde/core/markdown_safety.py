@@ -13,6 +13,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sonde.core.canonical import CONTROLS, UNSEEN
+
 if TYPE_CHECKING:
     from markdown_it.token import Token
 
@@ -39,9 +41,9 @@ _MEANT = {"&lt;": "<", "&amp;": "&"}
 _SEPARATORS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")  # ends of lines for some viewers only
 _LONGEST = 200_000  # characters; a longer text is shown as code, because parsing it could take many seconds
 _MOST_BRACKETS = 5_000  # the parser's time grows with their square
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]|\r(?!\n)"
-)  # but not the joiners of Persian words and emoji, and soft hyphens
+_WRITTEN_OUT = re.compile(
+    rf"(?![\u00ad\u034f\u180b-\u180f\u200c\u200d\u2800\ufe00-\ufe0f])[{CONTROLS}{UNSEEN}]|\r(?!\n)"
+)  # but not soft hyphens, empty cells of Braille, and what joins words and emoji or chooses their form
 
 
 def quiet(markdown: str) -> str:
@@ -64,7 +66,7 @@ def quiet(markdown: str) -> str:
 
 def written_out(page: str) -> str:
     """The page with what turns text around or shows nothing written out, such as <U+202E>: a name reads as it is."""
-    return _UNSEEN.sub(lambda found: f"<U+{ord(found[0]):04X}>", page)
+    return _WRITTEN_OUT.sub(lambda found: f"<U+{ord(found[0]):04X}>", page)
 
 
 def words(text: str) -> str:

@@ -24,6 +24,7 @@ from urllib.parse import quote, quote_plus, unquote
 
 import msgspec
 
+from sonde.core.canonical import UNSEEN
 from sonde.core.deadline import deadline_in_force
 from sonde.core.events import Event, as_dict, encode
 from sonde.core.markdown_safety import words
@@ -135,11 +136,6 @@ _COLOUR = r"""(?:
 )"""
 _COLOURS = re.compile(f"(?x){_COLOUR}")
 """What makes a terminal write in colour, also escaped."""
-_UNSEEN = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0"
-    "\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
-)
-"""Signs that nobody sees: Unicode's Default_Ignorable_Code_Point."""
 _ESCAPED = re.compile(
     rf"""(?x)
     {_COLOUR}
@@ -149,7 +145,7 @@ _ESCAPED = re.compile(
             | (?:nbsp|shy|quot|lt|gt)(?![A-Za-z]) ) ;?
         | (?P<entity> commat | period | lowbar | apos | equals | colon | hyphen | dash | zwj | zwnj | lrm | rlm
             | ZeroWidthSpace | NoBreak ); )
-    | [{_UNSEEN}]
+    | [{UNSEEN}]
     """
 )
 """Escapes of JSON, Markdown and code, also doubled, of addresses and of HTML; colours and signs that nobody sees."""

@@ -25,7 +25,7 @@ from sonde.contexts.workspace import (
 )
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
-from sonde.contexts.workspace.text import HIDDEN, visible
+from sonde.contexts.workspace.text import WRITTEN_OUT, visible
 
 PATCH = "*** Begin Patch\n*** Update File: a\n-1\n+one\n*** Update File: b\n-2\n+two\n*** Add File: new/c\n+3\n*** End Patch"
 
@@ -343,10 +343,11 @@ def test_a_file_that_is_too_large_is_refused(root: Path) -> None:
 
 def test_the_editor_shows_the_same_hidden_characters_as_the_terminal() -> None:
     source = (Path(__file__).parents[3] / "vscode/src/plain.ts").read_text()
-    literal = re.search(r"HIDDEN =\s(?:\s+//.+\n)*\s+/(.+)/gu;", source)
+    literal = re.search(r"WRITTEN_OUT =\s(?:\s+//.+\n)*\s+/(.+)/gu;", source)
 
     assert literal is not None
-    assert re.sub(r"\\u\{([0-9a-f]+)\}", lambda found: chr(int(found[1], 16)), literal[1]) == HIDDEN.pattern
+    theirs = re.sub(r"\\u\{([0-9a-f]+)\}", lambda found: chr(int(found[1], 16)), literal[1])
+    assert theirs == WRITTEN_OUT.pattern.encode().decode("unicode_escape")
 
 
 def test_a_lone_carriage_return_is_no_line_of_a_change_that_somebody_judges() -> None:

@@ -18,7 +18,7 @@ from itertools import pairwise
 from sonde.contexts.files.exclusion import Exclusion, Judge
 from sonde.contexts.workspace import git
 from sonde.contexts.workspace.base import PathRefused
-from sonde.contexts.workspace.text import HIDDEN
+from sonde.contexts.workspace.text import WRITTEN_OUT
 from sonde.disk import plain_name
 from sonde.errors import ToolFault
 
@@ -153,7 +153,7 @@ def named(allowed: str) -> str:
 
 def _parts(path: str) -> list[str]:
     """The names on the way, as Windows and macOS compare them too: `.VSCode. `, `.vscode:x`, `.g\u200cit`."""
-    return [HIDDEN.sub("", part).casefold().split(":")[0].rstrip(". ") for part in path.split("/")]
+    return [WRITTEN_OUT.sub("", part).casefold().split(":")[0].rstrip(". ") for part in path.split("/")]
 
 
 def _hit(path: str, patterns: tuple[str, ...]) -> bool:

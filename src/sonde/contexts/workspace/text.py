@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sonde.contexts.workspace.base import Form, PatchRefused, PathRefused
+from sonde.core.canonical import CONTROLS, UNSEEN
 
 MAX_BYTES = 16 * 1024 * 1024
 MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
@@ -21,10 +22,9 @@ MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-HIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U00013430-\U00013440\U00016fe4\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-    "|\r(?!\n)|(?<![\xa9\xae\u203c\u2049\u2122\u2190-\u27bf\u2900-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f](?!\u20e3)"
+WRITTEN_OUT = re.compile(
+    rf"(?![\ufe0e\ufe0f])[{CONTROLS}{UNSEEN}]|\r(?!\n)|"
+    r"(?<![\u00a9\u00ae\u203c\u2049\u2122\u2190-\u27bf\u2900-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f](?!\u20e3)"
 )
 """Characters that look like nothing, like the end of a line (a lone CR), or that turn others around. U+FE0E and U+FE0F are fine after a
 symbol or in a keycap, where they choose its picture. vscode/src/plain.ts has the same.
@@ -69,7 +69,7 @@ def encode(path: str, text: str, form: Form) -> bytes:
 
 def visible(text: str) -> str:
     """The text for somebody who has to judge it: what is hidden in it is written out, such as <U+202E>."""
-    return HIDDEN.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)
+    return WRITTEN_OUT.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)
 
 
 def split(text: str) -> list[TextLine]:

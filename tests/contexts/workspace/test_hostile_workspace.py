@@ -110,13 +110,24 @@ def test_a_command_that_no_program_could_get_is_a_fault_in_words(folder: Path, c
 @pytest.mark.parametrize(
     "path",
     [".exrc", ".nvim.lua", ".dir-locals.el", ".cursor/mcp.json", ".MCP.json", ".claude/settings.json", ".zed/tasks.json",
-     ".husky/pre-commit", ".devcontainer.json", "git~1/hooks/post-commit"],
+     ".husky/pre-commit", ".devcontainer.json", "git~1/hooks/post-commit", ".clinerules/hooks/PreToolUse", "env/bin/activate",
+     ".envrc.local", ".autoenv.zsh", "sub/.tool-versions", "mise/config.local.toml", ".luarc.json", "eslint.config.mjs",
+     "renv/activate.R", "rust-toolchain.toml", ".claude-plugin/hooks.json"],
 )  # fmt: skip
 def test_files_that_make_an_editor_an_assistant_or_git_start_programs_are_not_written(folder: Path, path: str) -> None:
     box = opened(folder)
 
     with pytest.raises(PathRefused):
         box.apply(plan_patch(f"*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch", box.text))
+
+
+@pytest.mark.parametrize(
+    "path", ["justfile", "Makefile", "env/notes.md", "mise/README.md", "CLAUDE.md", "src/config.toml"]
+)
+def test_what_only_a_further_act_of_the_user_starts_may_be_written(folder: Path, path: str) -> None:
+    box = opened(folder)
+
+    assert box.apply(plan_patch(f"*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch", box.text)).applied
 
 
 @pytest.mark.parametrize("path", ["x" * 300, "/".join(["d" * 200] * 30), "loop", "loop/x"])

@@ -237,7 +237,7 @@ def test_failed_spans_beyond_the_timeline_are_counted_and_their_components_named
     found = dossier(sonde.incident(write(tmp_path, [span("f" * 16, "agent", 0, parent=None), *rows]), **options()))
 
     assert [event.event for event in found.timeline] == ["step # failed: it broke"]
-    assert any("the timeline has only 1 of 9 failed spans" in gap for gap in found.gaps)
+    assert any("the timeline has only 1 of 9 spans with errors" in gap for gap in found.gaps)
     assert found.impacted_components == ["step #"]
 
 

@@ -108,7 +108,7 @@ def test_gaps_that_differ_only_in_ids_and_numbers_are_one_sentence() -> None:
     clocks = [f"{LLM}: starts before its parent", f"{TOOL}: starts before its parent"]
 
     assert folded([*branches, *clocks, "no model"]) == [
-        "the first look left out up to 74 spans around 5 slow or failed spans",
+        "the first look left out up to 74 spans around 5 slow spans or spans with errors",
         f"{LLM}: starts before its parent (and 1 more like it)",
         "no model",
     ]

@@ -224,7 +224,7 @@ def _timeline(window: Window, groups: Sequence[Group], gaps: list[str]) -> Rows:
         chosen.setdefault(failure.span_id, (failure.at_us, words, failure.component))
     if left > len(chosen):
         gaps.append(
-            f"by rule, the timeline has only {len(chosen)} of {left} failed spans: those that groups begin and end with"
+            f"by rule, the timeline has only {len(chosen)} of {left} spans with errors: those that groups begin and end with"
         )
     return [
         {

@@ -253,7 +253,7 @@ def _group_table(report: IncidentDossier) -> list[str]:
             )
         if each.spans > each.count:
             others = f", and in {plural(each.also, 'other trace')} after something else" if each.also else ""
-            lines.append(f"- {each.spans} failed spans{others}")
+            lines.append(f"- {each.spans} spans with errors{others}")
         radius = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in each.blast_radius.items())
         lines += [f"- touches {radius}"] if radius else []
         lines += [
@@ -404,7 +404,7 @@ def folded(gaps: Iterable[str]) -> list[str]:
         branches = [found for gap in group if (found := BRANCH.fullmatch(gap))]
         if branches:
             left = max(int(found[2]) for found in branches)  # branches share spans, so a sum would count some twice
-            around = plural(len(branches), "slow or failed span")
+            around = plural(len(branches), "slow span or span with an error", "slow spans or spans with errors")
             most = "up to " if len(branches) > 1 else ""
             told.append(f"the first look left out {most}{plural(left, 'span')} around {around}")
         else:

@@ -47,7 +47,8 @@ def prefilter(gathered: Gathered) -> Prefilter:
         raise NotInSource(_empty(context))
     groups = [window.group_row(each) for each in window.groups[:GROUP_ROWS]]
     shown = window.groups[:SHOWN_GROUPS]
-    lines = [f"Window: {_counted(window)}{_failing(context)}", *(f"- {_line(window, each)}" for each in shown)]
+    only = f" Its id: {_flat(window.traces[0].trace_id)}." if len(window.traces) == 1 else ""
+    lines = [f"Window: {_counted(window)}{only}{_failing(context)}", *(f"- {_line(window, each)}" for each in shown)]
     if len(window.groups) > len(shown):
         lines.append(f"- and {len(window.groups) - len(shown)} smaller groups, in `groups`")
     examples = [context.store.span(each.span_ids[0]).summary for each in shown if each.span_ids]
@@ -190,9 +191,11 @@ def fallback(gathered: Gathered) -> Conclusion:
     return ask.answered("\n\n".join(parts), citations, gathered)
 
 
+_RULES = [line for line in ASK.system.splitlines() if "Prove each claim by [path" not in line]  # spans prove it here
+
 QUESTION = replace(
     ASK,
-    system=f"{ASK.system}\n{prompt_file('engines/ask_traces')}",
+    system="\n".join([*_RULES, prompt_file("engines/ask_traces")]),
     templates=(*ASK.templates, _FUNCTIONS),
     prefilter=prefilter,
     brief={

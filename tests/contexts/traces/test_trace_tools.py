@@ -387,7 +387,7 @@ def test_what_is_out_of_the_ordinary_is_said(tmp_path: Path) -> None:
     assert "| agent - | cut off: length\n[output]\nit is" in told
 
 
-def test_a_long_trace_comes_in_pages_of_whole_steps(tmp_path: Path) -> None:
+def test_a_long_trace_comes_with_a_line_per_step_and_then_in_pages_of_whole_steps(tmp_path: Path) -> None:
     said = {"openinference.span.kind": "TOOL", "input.value": "ask"}
     looks = [raw_span(2 + n, attributes={**said, "output.value": f"wor{n} " * 100}) for n in range(8)]
     tools = registry(store_of(tmp_path, [raw_span(1), *looks]))
@@ -395,9 +395,32 @@ def test_a_long_trace_comes_in_pages_of_whole_steps(tmp_path: Path) -> None:
     first = tools.call("read_trace", {"trace_id": TRACE, "chars": 1400})
     second = tools.call("read_trace", {"trace_id": TRACE, "chars": 1400, "first_step": 2})
 
-    assert first.result.endswith("[6 more steps: go on with first_step=2]")
-    assert {excerpt.span_id for excerpt in first.excerpts} == {f"{2:016x}", f"{3:016x}"}
+    assert first.result.startswith(f"[a line for each of 8 steps]\n0 {2:016x} TOOL step 2 (-): wor0")
+    assert f"\n7 {9:016x} TOOL step 9 (-): wor7" in first.result
+    assert first.result.endswith("[7 more steps: go on with first_step=1]")
+    assert {excerpt.span_id for excerpt in first.excerpts} == {f"{n:016x}" for n in range(2, 10)}
+    assert {excerpt.ref for excerpt in first.excerpts if ":" in excerpt.ref} >= {f"{2:016x}:attributes"}
+    assert f"{9:016x}:attributes" not in {excerpt.ref for excerpt in first.excerpts}
     assert second.result.startswith("[steps 2 to 3 of a trace of 8 steps]\n\n### step 2 ")
+
+
+def test_a_search_without_a_match_says_where_it_looked(tmp_path: Path) -> None:
+    tools = registry(sample(tmp_path))
+
+    nowhere = tools.call("search_trace", {"trace_id": TRACE, "pattern": "no such words"})
+    in_names = tools.call("search_trace", {"trace_id": TRACE, "pattern": "zz", "fields": ["name", "events"]})
+
+    assert (nowhere.result, in_names.result) == ([], [])
+    assert nowhere.truncated == "nothing matches 'no such words' in any field of 4 spans"
+    assert in_names.truncated == "nothing matches 'zz' in the fields name, events of 4 spans"
+
+
+def test_the_prompt_says_what_each_tool_returns(tmp_path: Path) -> None:
+    told = {each.name: each.prompt for each in TracesContext(sample(tmp_path)).tools()}
+
+    assert not [name for name, text in told.items() if "-> Any" in text]
+    assert told["read_trace"].splitlines()[0].endswith("-> str")
+    assert "{role, content, metadata}" in told["get_messages"]
 
 
 def test_a_step_or_trace_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ class TracesContext:
         )
         made = [tool(function) for function in functions]
         # The registry takes values out of their `Observed`, so the prompt shows the type that code gets.
-        returns = {each.name: RETURNS.get(each.name, "list[dict]") for each in made if each.returns == "Observed"}
+        returns = {each.name: RETURNS.get(each.name, "list[dict]") for each in made if each.returns == "Any"}
         return [replace(each, returns=returns.get(each.name, each.returns)) for each in made]
 
     def describe(self) -> str:

@@ -7,6 +7,7 @@ hash of the whole artifact, even if the shown value is cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from sonde.contexts.traces.caps import clipped, fitted
@@ -14,7 +15,7 @@ from sonde.contexts.traces.filters import parse_filter
 from sonde.contexts.traces.shape import Tree, trace_overview
 from sonde.contexts.traces.span import Row, SpanSummary, us_of
 from sonde.contexts.traces.store import TraceQuery, TraceStore, unknown_span
-from sonde.contexts.traces.transcript import Step, transcript_of
+from sonde.contexts.traces.transcript import Step, shortened, transcript_of
 from sonde.contexts.traces.views import (
     artifact_excerpts,
     chunks_of,
@@ -23,6 +24,7 @@ from sonde.contexts.traces.views import (
     span_excerpt,
     tool_io_of,
 )
+from sonde.core.canonical import plural
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
 from sonde.core.patterns import Pattern, compiled
 from sonde.errors import ToolFault
@@ -32,6 +34,8 @@ SNIPPET = 80
 SCANNED_CHARS = 200_000_000
 PAGE_CHARS = 7_000
 MOST_CHARS = 100_000
+LINE_CHARS = (24, 200)
+"""How much of a step its line in the outline of a long trace tells, at least and at most."""
 
 
 class Inspection:
@@ -116,8 +120,8 @@ class Inspection:
         return Observed([span.row() for span in path], tuple(span_excerpt(span) for span in path))
 
     def get_messages(self, span_id: str) -> Observed:
-        """Chat messages of a span, inputs before outputs, to be cited as MESSAGE with metadata.ref. A message that only calls tools
-        has them in metadata.tool_calls; metadata.index_gap marks that the source dropped some.
+        """[{role, content, metadata}] of a span, inputs before outputs, to be cited as MESSAGE with metadata["ref"]. A message that only
+        calls tools has them in metadata["tool_calls"]; "index_gap" there: the source dropped some.
         """
         span = self._store.span(span_id)
         found = messages_of(span)
@@ -125,7 +129,7 @@ class Inspection:
         return Observed(value, artifact_excerpts(EvidenceKind.MESSAGE, span, found), note)
 
     def get_tool_io(self, span_id: str) -> Observed:
-        """Name, input, output and status of a tool call, to be cited as TOOL_IO with artifact_id; None when the span is no tool call.
+        """{tool_name, input, output, status_code, artifact_id} of a tool call, cited as TOOL_IO with artifact_id; None if it is none.
         The error of a failed call is the status_message of its span (list_spans, get_span, read_trace).
         """
         span = self._store.span(span_id)
@@ -136,7 +140,7 @@ class Inspection:
         return Observed(value, artifact_excerpts(EvidenceKind.TOOL_IO, span, [found]), note)
 
     def get_retrieval_chunks(self, span_id: str) -> Observed:
-        """Documents that a retriever returned, in its order, with scores, to be cited as RETRIEVAL_CHUNK with artifact_id."""
+        """[{content, score, metadata, document_id, artifact_id}] in a retriever's order, cited as RETRIEVAL_CHUNK with artifact_id."""
         span = self._store.span(span_id)
         found = chunks_of(span)
         value, note = fitted([artifact.row for artifact in found])
@@ -151,14 +155,15 @@ class Inspection:
         after: str | None = None,
         limit: int = 200,
     ) -> Observed:
-        """Fields of a trace's spans that match a regular expression (RE2, case-insensitive), with 80 characters around.
-        fields are names or prefixes: ["output.value", "status_message", "events"].
+        """[{span_id, field, value_snippet}] of fields that match a regular expression (RE2, any case); fields are names or prefixes:
+        ["output.value", "status_message", "events"].
         Example: hits = search_trace(trace_id, "timeout|rate.?limit")
         """
         found, wanted, most = _matcher(pattern), tuple(fields or ()), _bounded(limit)
         rows: list[Row] = []
         excerpts: dict[str, Excerpt] = {}
         scanned, last, waiting = 0, after, after is not None
+        looked = 0
         for span in self._store.spans(trace_id):
             if waiting:
                 waiting = span.summary.span_id != after
@@ -166,7 +171,7 @@ class Inspection:
             if len(rows) >= most or scanned > SCANNED_CHARS:
                 note = f"{len(rows)} matches after {scanned} characters; go on with after={last!r}"
                 return Observed(rows, tuple(excerpts.values()), note)
-            last = span.summary.span_id
+            last, looked = span.summary.span_id, looked + 1
             texts = [("name", span.summary.name), ("status_message", span.summary.status_message)]
             texts += [(key, str(span.attributes[key])) for key in sorted(span.attributes)]
             for event in span.events:
@@ -185,7 +190,9 @@ class Inspection:
                 excerpts[excerpt.ref] = excerpt
         if waiting:
             raise unknown_span(str(after))
-        return Observed(rows, tuple(excerpts.values()))
+        within = f"the fields {', '.join(wanted)}" if wanted else "any field"
+        nothing = None if rows else f"nothing matches {pattern!r} in {within} of {plural(looked, 'span')}"
+        return Observed(rows, tuple(excerpts.values()), nothing)
 
     def search(self, text_or_chunks: Any, pattern: str) -> list[str]:
         """Sorted distinct matches of a regular expression in a text, or in a list of texts, messages or chunks."""
@@ -203,7 +210,7 @@ class Inspection:
         return sorted(matches)
 
     def overview(self, trace_id: str) -> Observed:
-        """A trace at a glance: roots, kinds, error groups, latency quantiles, slowest spans, known gaps. Start here."""
+        """A trace at a glance: roots, kinds, error groups, latency quantiles, slowest spans, known gaps."""
         spans = self._store.summaries(trace_id)
         value = trace_overview(trace_id, spans, self._store.gaps(trace_id))
         shown = {row["span_id"] for row in (*value["roots"], *value["slowest"])}
@@ -211,43 +218,62 @@ class Inspection:
         return Observed(value, tuple(span_excerpt(span) for span in spans if span.span_id in shown))
 
     def read_trace(self, trace_id: str, first_step: int = 0, chars: int = PAGE_CHARS) -> Observed:
-        """What happened in a trace, step by step in words: what was new to each step and what came out, errors included.
-        From first_step on, about `chars` characters; the first line says which steps, the last how to go on. Every shown span may be cited.
+        """What happened in a trace, in words: what was new to each step and what came out, errors included. A trace of more than
+        `chars` characters begins with a line per step; first_step=N reads from step N on. Every shown span may be cited.
         Example: print(read_trace(trace_id))
         """
         if self._read is None or self._read[0] != trace_id:
             self._store.summaries(trace_id)  # says so when there is no such trace
             self._read = (trace_id, transcript_of(self._store.spans(trace_id)).steps)
-        steps = self._read[1]
+        steps, room = self._read[1], max(500, min(chars, MOST_CHARS))
         start = next((at for at, step in enumerate(steps) if step.number >= first_step), len(steps))
         if start == len(steps):
             raise ToolFault(f"there is no step {first_step}; the trace has {len(steps)} steps, counted from 0")
-        # Whole steps as far as they fit, at least one; texts of a step are cut to a third of the page.
-        room = max(500, min(chars, MOST_CHARS))
-        texts: list[str] = []
-        used = 0
-        for step in steps[start:]:
-            words = step.text(room // 3, most=room // 2)
-            used += len(words)
-            if texts and used > room:
-                break
-            texts.append(words)
+        texts, outline = _page(steps[start:], room), ""
+        if start == 0 and len(texts) < len(steps):  # the first steps alone are mostly prompts
+            outline = _outline(steps, room * 3 // 4)
+            texts = _page(steps, room - len(outline))
         end = start + len(texts)
         head = f"[steps {steps[start].number} to {steps[end - 1].number} of a trace of {len(steps)} steps]"
         ending = "[end of the trace]"
         if end < len(steps):
             ending = f"[{len(steps) - end} more steps: go on with first_step={steps[end].number}]"
         excerpts: list[Excerpt] = []
+        if outline:
+            listed = {words[1] for line in outline.split("\n") if len(words := line.split(" ", 2)) > 1}
+            excerpts += [span_excerpt(span) for span in self._store.summaries(trace_id) if span.span_id in listed]
         for step in steps[start:end]:
             span = self._store.span(step.span_id)
             call = tool_io_of(span)
             excerpts += [span_excerpt(span.summary), content_excerpt(span)]
             excerpts += artifact_excerpts(EvidenceKind.TOOL_IO, span, [call]) if call else ()
-        return Observed("\n\n".join([head, *texts, ending]), tuple(excerpts))
+        told = [f"[a line for each of {len(steps)} steps]\n{outline}"] if outline else []
+        return Observed("\n\n".join([*told, head, *texts, ending]), tuple(excerpts))
 
     def get_annotations(self, trace_id: str, span_id: str | None = None) -> list[Row]:
         """Annotations on a span, or on the trace itself when no span is given."""
         return self._store.annotations(trace_id, span_id)
+
+
+def _outline(steps: Sequence[Step], room: int) -> str:
+    """A line per step, with its error if it has one; the middle is left out if there are too many."""
+    told = [replace(step, came=step.around or step.came) for step in steps]
+    least, most = LINE_CHARS
+    wide = (room - sum(len(step.line(0)) + 3 for step in told)) // len(told)
+    return shortened("\n".join(step.line(max(least, min(wide, most))) for step in told), room)
+
+
+def _page(steps: Sequence[Step], room: int) -> list[str]:
+    """Whole steps as far as they fit, at least one; texts of a step are cut to a third of the page."""
+    texts: list[str] = []
+    used = 0
+    for step in steps:
+        words = step.text(room // 3, most=room // 2)
+        used += len(words)
+        if texts and used > room:
+            break
+        texts.append(words)
+    return texts
 
 
 def _matcher(pattern: str) -> Pattern:

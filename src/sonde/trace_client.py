@@ -197,10 +197,10 @@ class TraceClient:
                     socket.socket.shutdown(line, socket.SHUT_RDWR)
             self._lines.clear()
 
+        began, content = time.monotonic(), bytearray()
         timer = threading.Timer(seconds, give_up)
         timer.daemon = True
         timer.start()
-        began, content = time.monotonic(), bytearray()
         try:
             options: dict[str, Any] = {
                 "params": query,
@@ -218,6 +218,10 @@ class TraceClient:
                         raise httpx2.ReadTimeout(f"the reply took longer than {seconds:g} s")
                 asked = {name: reply.headers[name] for name in ("retry-after",) if name in reply.headers}
                 return httpx2.Response(reply.status_code, content=bytes(content), headers=asked)
+        except (httpx2.NetworkError, httpx2.ProtocolError) as failure:
+            if time.monotonic() - began < seconds:
+                raise
+            raise httpx2.ReadTimeout(f"no whole reply within {seconds:g} s") from failure  # we have hung up ourselves
         finally:
             timer.cancel()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import socket
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -119,6 +120,33 @@ def test_a_receiver_that_is_away_is_tried_again_as_late_as_it_asks(post: Post) -
     assert len({body["key"] for body in receiver.bodies}) == 1
     assert "503" in said[0]
     assert "again in 90 s" in said[1]
+
+
+def test_a_receiver_that_hangs_or_is_away_is_named_as_such(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.watch.notices.SEND_S", 0.2)
+    heard: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # nobody takes the call
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/hook"
+        with messenger(post, address) as (told, said):
+            fail(post, STOCK)
+            told.tell()
+            heard += said
+    post.clock.seconds += 3600
+    with messenger(post, address) as (told, said):
+        told.tell()
+        heard += said
+
+    assert "it gave no whole answer within 0.2 s" in heard[0]
+    assert "nothing could be reached at its address" in heard[1]
+
+
+def test_a_program_that_hangs_is_ended_and_its_limit_named(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.watch.notices.PROGRAM_S", 0.2)
+    with messenger(post, f"{sys.executable} -c 'import time; time.sleep(600)'") as (told, said):
+        fail(post, STOCK)
+        told.tell()
+
+    assert "it took more than 0.2 s and was ended" in said[0]
 
 
 def test_a_clock_that_jumps_back_does_not_keep_a_notice_waiting(post: Post) -> None:

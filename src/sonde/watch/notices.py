@@ -39,7 +39,7 @@ from sonde.errors import ConfigError, SondeError
 from sonde.models.command import PASSED_ON
 from sonde.models.http_errors import retry_after
 from sonde.models.process import Program, run_process
-from sonde.trace_client import TraceClient
+from sonde.trace_client import MAX_REPLY_BYTES, ReplyTooLarge, TraceClient
 from sonde.watch.issues import KnownIssue, affected_text, known_issues
 from sonde.watch.lifecycle import NoSuchIssue
 from sonde.watch.state import Happening, WatchState, happenings
@@ -426,7 +426,7 @@ class Messenger:
         except OSError as error:
             return _Failed(why=f"it could not be started: {error.strerror}")
         if end.timed_out:
-            return _Failed(why=f"it took more than {PROGRAM_S:.0f} s and was ended")
+            return _Failed(why=f"it took more than {PROGRAM_S:g} s and was ended")
         if end.stopped or end.overflowed:
             return _Failed(why="it printed too much and was ended" if end.overflowed else "it was stopped")
         last = self._clean((end.stderr_tail.splitlines() or [""])[-1])
@@ -438,8 +438,14 @@ class Messenger:
             headers |= {"accept": "application/vnd.github+json", "x-github-api-version": "2022-11-28"}
         try:
             reply = client.tell(self._path, body, headers)
-        except (httpx2.RequestError, SondeError) as error:
-            return _Failed(why=type(error).__name__)
+        except httpx2.TimeoutException:
+            return _Failed(why=f"it gave no whole answer within {SEND_S:g} s")
+        except httpx2.ConnectError:
+            return _Failed(why="nothing could be reached at its address")
+        except ReplyTooLarge:
+            return _Failed(why=f"its answer is larger than {MAX_REPLY_BYTES >> 20} MiB")
+        except (httpx2.RequestError, SondeError) as error:  # its words may quote the address, which is secret
+            return _Failed(why=f"the connection broke before it had answered, {type(error).__name__}")
         status = reply.status_code
         if 200 <= status < 300:
             return None

@@ -4,7 +4,8 @@ A path that the user typed may be a link. What lies below it may be one too, as 
 really leads, or why it is not read (it leads out of the root, its name says that it holds secrets). `open_exactly` then opens that
 place and nothing else: the kernel follows no link on the way (openat2), so whoever swaps a folder for a link in between gets an error and
 no file. Pipes, sockets and devices are refused at once, without waiting for them. What is needed whole is read by `read_whole` or
-`read_plain`, which look at the size first.
+`read_plain`, which look at the size first. What is written in such a folder must not go through a link: `linked` finds one on the way to
+a place, `open_to_write` opens no link, pipe or device.
 
 Where another system lacks one of these means (macOS openat2, Windows also links that can be refused and folders that can be
 held open), the next best is used, and somebody who swaps files at the right moment gets further. Locks of files are here too, and the
@@ -72,6 +73,7 @@ _JOURNAL_MARK = bytes.fromhex(
 _OPENAT2 = 437  # the same number on every architecture
 _NO_MAGICLINKS, _NO_SYMLINKS = 0x02, 0x04
 _AT_FDCWD = -100
+_NO_FILE = "it is a pipe, socket or device, not a file"
 
 
 class NotPlain(OSError):
@@ -142,6 +144,41 @@ def open_plain(path: AnyPath) -> BinaryIO:
     if sys.platform == "win32" and Path(path).is_symlink():
         raise OSError(errno.ELOOP, _said(errno.ELOOP), os.fspath(path))
     return os.fdopen(_checked(os.open(path, _READ), path), "rb")
+
+
+def linked(root: AnyPath, place: AnyPath) -> Path | None:
+    """The first link on the way to a place, itself included, that lies in a root: whoever filled the root made it. Links around the
+    root are the user's own.
+    """
+    top, place = Path(os.path.realpath(root)), Path(place).absolute()
+    return next(
+        (
+            each
+            for each in (*reversed(place.parents), place)
+            if each.is_symlink() and Path(os.path.realpath(each.parent)).is_relative_to(top)
+        ),
+        None,
+    )
+
+
+def open_to_write(path: AnyPath, *, append: bool = False, mode: int = 0o600) -> int:
+    """A descriptor of one file in a folder that is known, made if need be and emptied unless we `append`: it may not be a link, a pipe
+    or a device (`NotPlain`), and nobody waits for a pipe's reader.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | PRIVATE | getattr(os, "O_NONBLOCK", 0) | (os.O_APPEND if append else 0)
+    if sys.platform == "win32" and Path(path).is_symlink():
+        raise NotPlain(errno.ELOOP, _said(errno.ELOOP), os.fspath(path))
+    try:
+        fd = os.open(path, flags, mode)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        reason = _said(errno.ELOOP) if error.errno == errno.ELOOP else _NO_FILE  # ENXIO: nobody reads the pipe
+        raise NotPlain(error.errno, reason, os.fspath(path)) from None
+    _checked(fd, path)
+    if not append:
+        os.ftruncate(fd, 0)
+    return fd
 
 
 def read_whole(file: BinaryIO, most: int) -> bytes:
@@ -252,7 +289,7 @@ def _checked(fd: int, path: AnyPath) -> int:
     os.close(fd)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", os.fspath(path))
-    raise NotPlain(errno.EINVAL, "it is a pipe, socket or device, not a file", os.fspath(path))
+    raise NotPlain(errno.EINVAL, _NO_FILE, os.fspath(path))
 
 
 class _How(ctypes.Structure):

@@ -10,6 +10,8 @@ The other files are the loop's. Only where no loop is around the worker (`standa
     <loop>/events.jsonl          rlms_decision, rlms_start, rlms_end
 
 An output folder that is not `iter-N/<role>` holds `latest/`, `index.json` and `events.jsonl` itself.
+
+A repository may bring these folders with it. Nothing is written through a link that lies in it, nor into a pipe or a device: ConfigError.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
 from sonde.core.canonical import json_value
 from sonde.core.markdown_safety import written_out
-from sonde.disk import lock, read_plain
+from sonde.disk import NotPlain, linked, lock, open_to_write, read_plain
 from sonde.errors import ConfigError
 from sonde.rlms.request import MAX_JSON_BYTES
 from sonde.rlms.result import now, summary
@@ -69,6 +71,9 @@ class Layout:
     """The places of one role in one iteration."""
 
     output: Path
+    repo: Path
+    runs: Path | None = None
+    """Where the journal goes, if it is kept."""
     loop_id: str = ""
     role: str = ""
     iteration: int | str = ""
@@ -85,26 +90,46 @@ class Layout:
         return (self.root if self.root == self.output else self.root.parent) / EVENTS
 
     def make(self) -> None:
-        """The folder itself."""
+        """The folder itself; all others are looked at before anything is done."""
         try:
+            for folder in (self.output, *([self.runs] if self.runs else [])):
+                self._own(folder)
+            if self.standalone:
+                self._own(self.root / LATEST)
             self.output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--output-dir {str(self.output)!r} cannot be made: {error.strerror}") from None
 
+    def _own(self, place: Path) -> Path:
+        """A place that may be written to; ConfigError if a link that lies in the repository is on the way."""
+        if link := linked(self.repo, place):
+            raise ConfigError(f"{link} is a link in the repository, and nothing is written through it: remove it")
+        return place
+
+    def _open(self, file: Path, *, append: bool = False) -> int:
+        try:
+            return open_to_write(self._own(file), append=append, mode=0o644)
+        except NotPlain as error:
+            raise ConfigError(f"{file} is not written: {error.strerror}") from None
+
+    def open_log(self) -> BinaryIO:
+        """worker-stderr.log, empty."""
+        return os.fdopen(self._open(self.output / WORKER_STDERR), "wb")
+
     def clear(self) -> None:
         """Remove an earlier call's files, so that nobody takes them for this one's if it is killed before it can write."""
         for name in (RESULT, SUMMARY, *([STATUS] if self.standalone else [])):
-            (self.output / name).unlink(missing_ok=True)
+            (self._own(self.output) / name).unlink(missing_ok=True)
 
     def keep_metadata(self, metadata: Mapping[str, Any]) -> None:
         """The metadata beside the result."""
         if self.standalone:
-            write_atomically(self.output / METADATA, pretty_json(dict(metadata)))
+            write_atomically(self._own(self.output) / METADATA, pretty_json(dict(metadata)))
 
     def keep_list(self, listed: bytes) -> None:
         """The list beside the result."""
         if self.standalone:
-            write_atomically(self.output / CONTEXT_FILES, listed)
+            write_atomically(self._own(self.output) / CONTEXT_FILES, listed)
 
     def write_result(self, result: Mapping[str, Any], decided: Decided) -> None:
         """result.json and summary.md; status.json, latest/ and the index where they are ours to write."""
@@ -112,9 +137,10 @@ class Layout:
         counted = {
             name: value for name, value in stats.items() if name.endswith("_count") or name == "estimated_tokens"
         }
-        self.make()  # a program may have cleaned up the repository, this folder with it
-        write_atomically(self.output / RESULT, pretty_json(dict(result)))
-        write_atomically(self.output / SUMMARY, written_out(summary(result)).encode("utf-8", "backslashreplace"))
+        output = self._own(self.output)
+        output.mkdir(parents=True, exist_ok=True)  # a program may have cleaned up the repository, this folder with it
+        write_atomically(output / RESULT, pretty_json(dict(result)))
+        write_atomically(output / SUMMARY, written_out(summary(result)).encode("utf-8", "backslashreplace"))
         if self.standalone:
             self.write_status(
                 decided,
@@ -140,9 +166,9 @@ class Layout:
             "metadata_file": str(self.output / METADATA),
             "metrics": dict(metrics if metrics is not None else decided.metrics or {}),
         }
-        write_atomically(self.output / STATUS, pretty_json(body))
+        write_atomically(self._own(self.output) / STATUS, pretty_json(body))
         name = _UNSAFE.sub("_", self.role) or "role"
-        latest = self.root / LATEST
+        latest = self._own(self.root / LATEST)
         latest.mkdir(parents=True, exist_ok=True)
         copies = {RESULT: f"{name}.json", SUMMARY: f"{name}.md", STATUS: f"{name}.status.json"}
         for source, target in copies.items():
@@ -184,8 +210,8 @@ class Layout:
             "status": status,
             "data": dict(data),
         }
-        self.events.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._own(self.events).parent.mkdir(parents=True, exist_ok=True)
+        fd = self._open(self.events, append=True)
         try:
             os.write(fd, json.dumps(line).encode() + b"\n")
         finally:

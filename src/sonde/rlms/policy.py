@@ -190,7 +190,13 @@ def answer(asked: RoleFiles) -> dict[str, Any]:
     decision = decide(policy, asked.role, files.survey.metrics(), requested=requested)
     if asked.output_dir is not None:
         output = asked.output_dir.absolute()
-        layout = Layout(output=output, loop_id=asked.loop_id, role=asked.role, iteration=asked.iteration)
+        layout = Layout(
+            output=output,
+            repo=Path(asked.repo),
+            loop_id=asked.loop_id,
+            role=asked.role,
+            iteration=asked.iteration,
+        )
         layout.make()
         metadata = {**read_metadata(asked.metadata_file), "decision": decision.as_dict()}
         layout.keep_list(listed)

@@ -21,7 +21,7 @@ from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sonde.errors import ConfigError
 from sonde.models.process import launched
@@ -46,6 +46,8 @@ def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: 
         return _refused(flags, error)
     layout = Layout(
         output=Path(request.output_dir),
+        repo=Path(request.repo),
+        runs=Path(request.runs_dir) if request.runs_dir else None,
         loop_id=request.loop_id,
         role=request.role,
         iteration=request.iteration,
@@ -61,14 +63,16 @@ def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: 
         try:
             listed = read_list(request.context_file_list)
             layout.keep_list(listed)
-            result = _run(replace(request, listed=tuple(split_list(listed))), environ, python, started, kept)
+            listing = replace(request, listed=tuple(split_list(listed)))
+            with layout.open_log() as log:
+                result = _run(listing, environ, python, started, kept, stderr=log)
         except ConfigError as error:
             result = failure(request, failure_class(error), error.message)
         _tell_time(result, started)
         layout.write_result(result, decided)
         layout.emit("rlms_end", "ok" if result["ok"] else "failed", {"error_code": result.get("error_code")})
     except ConfigError as error:
-        return failure(request, failure_class(error), error.message)
+        result = failure(request, failure_class(error), error.message)
     except OSError as error:
         words = f"the files in {request.output_dir} cannot be written: {error}"
         result = failure(request, "worker_failure", words, kept)
@@ -96,7 +100,12 @@ def _refused(flags: Mapping[str, str | None], error: ConfigError) -> dict[str, A
     if output:
         standalone = flags.get("standalone") == "true"
         layout = Layout(
-            output=Path(output).absolute(), loop_id=loop_id, role=role, iteration=iteration, standalone=standalone
+            output=Path(output).absolute(),
+            repo=Path(flags.get("repo") or "."),
+            loop_id=loop_id,
+            role=role,
+            iteration=iteration,
+            standalone=standalone,
         )
         _write_failure(layout, result, Decided())
     return result
@@ -111,12 +120,10 @@ def _write_failure(layout: Layout, result: Mapping[str, Any], decided: Decided) 
 
 
 def _run(
-    request: Request, environ: Mapping[str, str], python: str, started: float, kept: LoopFindings
+    request: Request, environ: Mapping[str, str], python: str, started: float, kept: LoopFindings, *, stderr: BinaryIO
 ) -> dict[str, Any]:
     """The worker's result. What it has told by the time it ends is in `kept`, however it ends."""
-    log = Path(request.output_dir, WORKER_STDERR)
     with ExitStack() as stack:
-        stderr = stack.enter_context(log.open("wb"))
         if not request.runs_dir:
             unkept = tempfile.TemporaryDirectory(prefix="sonde-rlms-", ignore_cleanup_errors=True)
             request = replace(request, runs_dir=stack.enter_context(unkept))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_program import Shown, sonde as run_sonde
+from cli_program import Shown, call, environment
 
 import sonde
 from sonde.contexts.workspace import accept
@@ -34,6 +34,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, data in BEFORE.items():
         (work / name).write_bytes(data)
     monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("SONDE_RUNS_DIR", str(tmp_path / "runs"))
     replies = [f"```python\n{code}\n```" for code in ('print(read_file("kept.txt")["content"])', PATCH, CHECK, FINISH)]
     done = sonde.edit("Shout", ".", approve=accept, model=ScriptedModel(replies))
@@ -42,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def undo(folder: Path, *words: str | Path) -> Shown:
-    return run_sonde("undo", *words, "--runs-dir", folder.parent / "runs", cwd=folder)
+    return call("undo", *words, "--runs-dir", folder.parent / "runs", cwd=folder, env=environment(folder.parent))
 
 
 def files(folder: Path) -> dict[str, bytes]:

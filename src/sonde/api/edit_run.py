@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from sonde.api.consent import is_own
 from sonde.api.follow_up import continued, continued_mask
 from sonde.api.launch import RunOptions, launch, mask_of, model_names, spec_of
 from sonde.api.recorded_run import open_run
@@ -36,6 +37,7 @@ from sonde.core.deadline import PatientClock, SystemClock
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError, ToolFault
 from sonde.runs.catalog import list_runs
+from sonde.runs.rundir import RunDir
 from sonde.runtime.finish import Outcome
 from sonde.runtime.run import NO_MODEL
 
@@ -155,14 +157,18 @@ def undo(
 ) -> Applied:
     """Take back what an edit wrote, all of it or nothing. Lines that have changed since refuse it (ToolFault).
 
-    run        the edit: an id or its beginning, a folder, or "last", the newest edit that wrote something
+    run        the edit: an id or its beginning, a folder, or "last", your newest edit that wrote something
     workspace  the folder to put right; without one, the working folder, if the edit was made there
     approve    called with the plan before it is written; the default says no
     """
     settings = settings or load_settings()
     if run == "last":
         edits = list_runs(runs_dir or settings.run_places(), run_type="edit")
-        run = next((each.path for each in edits if (each.path / UNDO).is_file()), run)
+        written = (each.path for each in edits if (each.path / UNDO).is_file())
+        found = next((path for path in written if is_own(RunDir(path), settings.environ)), None)
+        if found is None:
+            raise ConfigError("no edit of yours here wrote anything; `sonde runs --type edit` lists edits, to name one")
+        run = found
     recorded = open_run(settings.find_run(run, runs_dir))
     run_id, patch = recorded.run_dir.run_id, recorded.run_dir.text(UNDO)
     if patch is None:

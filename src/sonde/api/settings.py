@@ -16,10 +16,12 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from sonde.api.config_file import ConfigFile, Found, NamedModel, find_files, state_folder
+from sonde.api.consent import is_own
 from sonde.api.keys import KEYS, KNOBS, check, nearest, unknown
 from sonde.core.budget import Budget
 from sonde.core.redaction import url_secrets
@@ -132,10 +134,11 @@ class Settings:
 
     def find_run(self, run: str | Path, runs_dir: str | Path | None = None) -> RunDir:
         """A run by id, beginning of an id, `last` or folder: of this project, else by its id of any project; or in `runs_dir` alone."""
+        own = partial(is_own, environ=self.environ)
         if runs_dir is not None:
-            return find_run(runs_dir, run)
+            return find_run(runs_dir, run, own=own)
         try:
-            return find_run(self.run_places(), run)
+            return find_run(self.run_places(), run, own=own)
         except NoSuchRun:
             if run != "last":
                 with suppress(NoSuchRun):

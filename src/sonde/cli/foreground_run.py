@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import TYPE_CHECKING, TypedDict
 
+from sonde.api.consent import is_own
 from sonde.api.keys import KEYS
 from sonde.cli.interrupt import soft_stop
 from sonde.cli.live import OnText, View, open_view
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sonde.api.settings import Settings
     from sonde.core.budget import Budget
     from sonde.core.evidence import Citation
+    from sonde.runs.rundir import RunDir
 
 
 FEW_TURNS = 5.0  # hardly a question takes fewer
@@ -213,6 +215,13 @@ def print_answer(
         if changed is not None:
             print(printable(f"changed: {', '.join(changed) or 'nothing'}"), file=sys.stderr)
         print(_summary(answer), file=sys.stderr)
+
+
+def warn_of_stranger(run: RunDir, settings: Settings) -> None:
+    """Say so where a run that is shown or continued was not made by this user on this machine."""
+    if not is_own(run, settings.environ):
+        said = "this run does not have your seal: whoever made it wrote what it says of its proofs"
+        print(f"sonde: {said}", file=sys.stderr)
 
 
 def print_way_on(ended: Result, words: Sequence[str], budget: Budget, maxima: Budget | None = None) -> None:

@@ -111,7 +111,7 @@ def compare(left: Sequence[AnyEvent], right: Sequence[AnyEvent]) -> Comparison:
         right=other.run_id,
         equal=difference is None,
         first_difference=difference,
-        numbers=[Pair(name=name, left=ours[name], right=theirs[name]) for name in ours if name != "unpriced"],
+        numbers=[Pair(name=name, left=ours[name], right=theirs.get(name)) for name in ours if name != "unpriced"],
         tools=[
             Pair(name=name, left=our_calls[name], right=their_calls[name]) for name in sorted(our_calls | their_calls)
         ],

@@ -13,7 +13,8 @@ import hmac
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -276,30 +277,43 @@ def places_of(places: Places) -> list[Path]:
     return list(dict.fromkeys(map(Path, [places] if isinstance(places, str | Path) else places)))
 
 
-def find_run(places: Places, id_or_path: str | Path, *, ids_only: bool = False) -> RunDir:
-    """The run of this id, of this unique beginning of an id, `last` for the newest, or in this folder (not with `ids_only`)."""
-    if not str(id_or_path).strip():
+def find_run(
+    places: Places,
+    id_or_path: str | Path,
+    *,
+    ids_only: bool = False,
+    own: Callable[[RunDir], bool] = lambda _: False,
+) -> RunDir:
+    """The run of this id, of this unique beginning of an id, `last`, or in this folder (not with `ids_only`).
+
+    `last` is the newest of those that are the user's `own`, or of all where none is. A folder of the working folder may be a stranger's: it
+    is meant only by a name with a slash, or if no run has this name.
+    """
+    name, as_path = str(id_or_path), Path(id_or_path)
+    if not name.strip():
         raise NoSuchRun("the run's name is empty; give an id, its beginning, `last`, or a folder")
-    as_path = Path(id_or_path)
-    if not ids_only and (as_path / JOURNAL).is_file():
+    is_run = not ids_only and name != "last" and (as_path / JOURNAL).is_file()
+    if is_run and os.sep in name:
         return RunDir(as_path)
-    name = str(id_or_path)
-    if not ids_only and as_path.is_dir() and (as_path.is_absolute() or os.sep in name):
+    if not ids_only and os.sep in name and as_path.is_dir():
         raise NoSuchRun(f"{as_path} is not a run folder: it has no {JOURNAL}")
     runs: dict[str, Path] = {}
     for place in places_of(places):
         runs = {run_id: place / run_id for run_id in run_ids(place)} | runs
     where = " or ".join(map(str, places_of(places)))
-    if not runs:
+    if not runs and not is_run:
         raise NoSuchRun(f"there are no runs in {where}; `sonde ask` makes one, --runs-dir names another place")
     fitting = [name] if name in runs else [run_id for run_id in runs if run_id.startswith(name)]
     if name == "last":
-        fitting = [_newest(runs)]
+        newest = _by_start(runs)
+        fitting = [next((run_id for run_id in newest if own(RunDir(runs[run_id]))), newest[0])]
+    if not fitting and is_run:
+        return RunDir(as_path)
     if len(fitting) > 1:
         raise NoSuchRun(f"{name!r} begins {len(fitting)} run ids: {', '.join(sorted(fitting)[:5])}; give more of it")
     if not fitting:
         raise NoSuchRun(
-            f"there is no run {name!r} in {where}; the newest is {_newest(runs)}, also called `last` "
+            f"there is no run {name!r} in {where}; the newest is {_by_start(runs)[0]}, also called `last` "
             "(`sonde runs` lists them)"
         )
     return RunDir(runs[fitting[0]])
@@ -309,11 +323,12 @@ class _Started(msgspec.Struct):
     at: float = 0.0
 
 
-def _newest(runs: Mapping[str, Path]) -> str:
-    """The run that started last. Ids say when, except those of a batch, which are named after its items.
+def _by_start(runs: Mapping[str, Path]) -> list[str]:
+    """The runs, those that started last first. Ids say when, except those of a batch, which are named after its items.
 
-    A run that says it started after its journal was written lies, as an import may: it counts as the oldest.
+    A run that says it started after its journal was written, or later than now, lies, as an import may: it counts as the oldest.
     """
+    now = time.time()
 
     def started(run_id: str) -> tuple[float, str]:
         try:
@@ -325,9 +340,9 @@ def _newest(runs: Mapping[str, Path]) -> str:
                 written = os.fstat(file.fileno()).st_mtime
         except (OSError, ValueError, RecursionError):  # ValueError: no such day, or no JSON
             return 0.0, run_id
-        return at if at < written + CLOCK_SLACK_S else 0.0, run_id
+        return at if at < min(written, now) + CLOCK_SLACK_S else 0.0, run_id
 
-    return max(runs, key=started)
+    return sorted(runs, key=started, reverse=True)
 
 
 def run_ids(runs_dir: str | Path) -> list[str]:

@@ -32,7 +32,7 @@ from mcp_types import CallToolResult, ErrorData, InputRequiredResult, JSONRPCErr
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sonde.api.ask_run import ask
-from sonde.api.consent import is_chosen_server
+from sonde.api.consent import is_chosen_server, is_own
 from sonde.api.follow_up import earlier_runs
 from sonde.api.investigations import comply, incident, rca
 from sonde.api.launch import sonde_version
@@ -396,7 +396,8 @@ class Tools:
         """A run of this server's project; ConfigError for any other folder, which a model may have been told to name."""
         if "/" in run:
             raise ConfigError("name a run by its id; folders are not shown here")
-        return find_run(self._settings.run_places(), run, ids_only=True)
+        own = partial(is_own, environ=self._settings.environ)
+        return find_run(self._settings.run_places(), run, ids_only=True, own=own)
 
     def _check_writing(self, asked: bool, source: str) -> None:
         """Annotations are the user's to allow; here a model asks for them."""

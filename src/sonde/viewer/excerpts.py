@@ -193,8 +193,8 @@ def _card(
 ) -> Shown:
     path, start, end = (
         str(citation.get("path", "")),
-        int(citation.get("start_line", 0)),
-        int(citation.get("end_line", 0)),
+        _line(citation, "start_line"),
+        _line(citation, "end_line"),
     )
     wanted = str(citation.get("excerpt_hash", ""))
     showing = [call for call in calls if _showed(call, citation)]
@@ -240,13 +240,19 @@ def _with(card: Shown, state: Literal["verified", "changed", "recorded"], text: 
     return replace(card, state=state, text=text[:CARD_CHARS], left_out=max(0, len(text) - CARD_CHARS))
 
 
+def _line(place: Mapping[str, Any], name: str) -> int:
+    """A number of a line; 0 where a recording has something else."""
+    value = place.get(name)
+    return value if isinstance(value, int) else 0
+
+
 def _showed(call: Mapping[str, Any], citation: Mapping[str, Any]) -> bool:
     """Whether this call returned the cited place."""
-    path, line, ref = citation.get("path"), int(citation.get("start_line", 0)), citation.get("ref")
+    path, line, ref = citation.get("path"), _line(citation, "start_line"), citation.get("ref")
     pointer = CallRef.read(str(ref))
     ref = pointer.base if pointer is not None else ref
     return any(
-        (each.get("path") == path and int(each.get("start_line", 0)) <= line <= int(each.get("end_line", 0)))
+        (each.get("path") == path and _line(each, "start_line") <= line <= _line(each, "end_line"))
         if path
         else each.get("ref") == ref
         for each in call.get("excerpts", ())
@@ -298,6 +304,9 @@ class _CitedSources:
         self._cache = cache
 
     def _allows(self, source: Path) -> bool:
+        """Whether it lies where this run may be read."""
+        if source.parts[1:2] == ("proc",):  # where a recording can name the folder of whoever reads it
+            return False
         allowed = False
         with suppress(OSError, ValueError):  # no path at all, or one of links in a circle
             allowed = any(source.resolve().is_relative_to(Path(place).resolve()) for place in self.within)
@@ -306,11 +315,11 @@ class _CitedSources:
 
     def texts(self, citation: Mapping[str, Any]) -> list[str] | None:
         """What the cited place holds now, for each file that the path may mean; None if the source is not here."""
-        path, start = str(citation.get("path", "")), int(citation.get("start_line", 0))
+        path, start = str(citation.get("path", "")), _line(citation, "start_line")
         if citation.get("kind") == EvidenceKind.CONFIG_DIFF.value:
             return self._diffs(str(citation.get("ref")))
         if path:
-            end = int(citation.get("end_line", 0))
+            end = _line(citation, "end_line")
             found = [lines_of(file, start, end) for file in _candidates(path, self._roots)]
             for slash in (at for at, sign in enumerate(path[:LONGEST_PATH]) if sign == "/"):
                 if path[:slash].lower().endswith(ARCHIVES):

@@ -141,7 +141,7 @@ def ask(
     import sonde
     from sonde.api.follow_up import with_earlier_models
     from sonde.api.sources import parsed_without
-    from sonde.cli.foreground_run import print_way_on, run_with_view
+    from sonde.cli.foreground_run import print_way_on, run_with_view, warn_of_stranger
     from sonde.cli.inputs import piped, read_schema
     from sonde.engines.ask import ASK
 
@@ -157,6 +157,7 @@ def ask(
     if how.trust_run and how.continue_from is None:
         raise ConfigError("--trust-run is for --continue RUN")
     if how.continue_from is not None:
+        warn_of_stranger(settings.find_run(how.continue_from), settings)
         settings = with_earlier_models(settings, how.continue_from)
     schema = read_schema(how.schema) if how.schema else None
     silent = output.json or output.quiet

@@ -72,13 +72,14 @@ def edit(
     from sonde.api.edit_run import UNDO, edit as run_edit
     from sonde.api.follow_up import with_earlier_models
     from sonde.cli.approval import Unattended, approval
-    from sonde.cli.foreground_run import print_answer, print_model_line, print_way_on
+    from sonde.cli.foreground_run import print_answer, print_model_line, print_way_on, warn_of_stranger
     from sonde.cli.interrupt import soft_stop
     from sonde.cli.live import Lines, Silent
     from sonde.engines.edit import EDIT_BUDGET, EDIT_MAXIMA, LARGE_BUDGET
 
     settings = settings_of(model, budget, place, reach, packages=how.packages)
     if how.continue_from is not None:
+        warn_of_stranger(settings.find_run(how.continue_from), settings)
         settings = with_earlier_models(settings, how.continue_from)
     limits = settings.budget(LARGE_BUDGET if how.large else EDIT_BUDGET, EDIT_MAXIMA)
     silent = output.json or output.quiet

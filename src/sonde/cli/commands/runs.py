@@ -132,17 +132,14 @@ def _line(summary: RunSummary, width: int = 0, said: int = 0) -> str:
 
 def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
     """Show one run: its summary page, or its record with --json."""
-    from sonde.api.consent import is_own
+    from sonde.cli.foreground_run import warn_of_stranger
     from sonde.core.markdown_safety import unescaped
     from sonde.runs.catalog import summarise
     from sonde.runs.rundir import REPORT, SUMMARY
 
     settings = settings_of(place)
     found = settings.find_run(run)
-    if not is_own(found, settings.environ):
-        print(
-            "sonde: this run does not have your seal: whoever made it wrote what it says of its proofs", file=sys.stderr
-        )
+    warn_of_stranger(found, settings)
     if json:
         _print_json(found.record().model_dump(mode="json"))
         return 0
@@ -229,6 +226,7 @@ def view(
     """
     from sonde.api.consent import readable_places
     from sonde.api.trace_source import cache_folder
+    from sonde.cli.foreground_run import warn_of_stranger
     from sonde.cli.interrupt import soft_stop
     from sonde.viewer.issues import IssueBoard
     from sonde.viewer.server import ViewerServer
@@ -238,6 +236,8 @@ def view(
         raise ConfigError("--trust-run needs the run that you trust: sonde view RUN --trust-run")
     settings = settings_of(place)
     shown = settings.find_run(run) if run is not None else None
+    if shown is not None:
+        warn_of_stranger(shown, settings)
     named, cache = [shown] if shown else [], cache_folder(settings.environ)
     board = None
     if state is not None:
@@ -284,6 +284,7 @@ def export(
 
     The file is a .tar.gz that `sonde runs import` unpacks elsewhere. With --html, or -o NAME.html, it is a page to look at.
     """
+    from sonde.cli.foreground_run import warn_of_stranger
     from sonde.runs.export import export_run
     from sonde.runs.rundir import artifacts_folder
 
@@ -294,6 +295,7 @@ def export(
         raise ConfigError("--trust-run is for --html; without it nothing is read but the run's own files")
     settings = settings_of(place)
     found = settings.find_run(run)
+    warn_of_stranger(found, settings)
     found.record()  # a run that cannot be read leaves no folder behind
     target = output or artifacts_folder("--output") / f"{found.run_id}{'.html' if html else '.tar.gz'}"
     try:

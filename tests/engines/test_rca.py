@@ -177,6 +177,23 @@ def test_whoever_read_little_of_the_failing_branch_is_not_sure(tmp_path: Path) -
     assert any("of the failing branch were opened" in gap for gap in made["gaps"])
 
 
+def test_all_that_was_read_of_a_large_failing_branch_counts(tmp_path: Path) -> None:
+    step = f"{9:016x}"
+    more = [
+        span(
+            f"{n:016x}", f"look {n}", 4, parent=step, kind="TOOL", attributes={"input.value": "x", "output.value": "y"}
+        )
+        for n in range(20, 80)
+    ]
+    inside = [{**row, "parent_id": step} if row["span_id"] != ROOT else row for row in failed_trace()]
+    source = write(tmp_path, [*inside, span(step, "step", 1, lasted=20), *more])
+    pages = f"read_trace('{TRACE}', chars=100_000)"
+
+    made = report(sonde.rca(TRACE, source, **options(model(pages, submit(confidence=0.8)))))
+
+    assert made["confidence"] == 0.8
+
+
 @pytest.mark.parametrize(
     "reply", ["SUBMIT(summary='I do not feel like it.')", "SUBMIT(label='bad luck', confidence=0.9)"]
 )

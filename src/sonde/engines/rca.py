@@ -17,6 +17,7 @@ from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.contexts.traces.failure_words import raised_at
 from sonde.contexts.traces.prefilter import prefilter as look
 from sonde.contexts.traces.rules import LABELS, NO_FAILURE
+from sonde.contexts.traces.shape import Tree
 from sonde.contexts.traces.views import span_excerpt
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import EvidenceRef, independent, merge
@@ -194,8 +195,16 @@ def _read_share(gathered: Gathered) -> float:
     hot = next((each for each in branches if rule.get("span_id") in each["span_ids"]), next(iter(branches), None))
     if hot is None:
         return 1.0
+    branch = set(hot["span_ids"])
+    if hot["left_out"]:  # the variable names some of a large branch; what was read of the others counts too
+        context = cast("TracesContext", gathered.context)
+        tree = Tree(context.store.summaries(str(gathered.params["trace_id"])))
+        below = [hot["root_span_id"]]
+        for span_id in below:  # grows while it is walked
+            below += [child.span_id for child in tree.children(span_id)]
+        branch.update(below)
     seen = {excerpt.span_id for excerpt in gathered.prover.log.excerpts() if excerpt.ref != excerpt.span_id}
-    return len(seen.intersection(hot["span_ids"])) / max(1, len(hot["span_ids"]) + hot["left_out"])
+    return len(seen & branch) / max(1, len(branch))
 
 
 def _report(draft: Mapping[str, Any], gathered: Gathered, problems: list[Problem]) -> Conclusion:

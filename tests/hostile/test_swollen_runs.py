@@ -14,8 +14,8 @@ from journeys.journey import SONDE, Shown
 from sonde.runs.journal import chain, ending
 
 RUN = Path(__file__).parents[1] / "data/runs/ask"
-NESTED = b"[" + (b'{"a":' * 100 + b"0" + b"}" * 100 + b",") * 39_000 + b"0]"
-"""Just below the limit of one line: 20 MB that take 800 MB when they are decoded."""
+NESTED = b"[" + (b'{"a":' * 100 + b"0" + b"}" * 100 + b",") * 20_500 + b"0]"
+"""Just below the limit of one line: 12 MB that take 400 MB when they are decoded."""
 COMMANDS = {
     "replay": ("replay", "./strange"),
     "export": ("export", "./strange"),
@@ -37,7 +37,7 @@ def test_lines_of_a_journal_do_not_fill_the_memory_together(victim: Victim, word
     (victim.folder / "strange").mkdir()
     sum_so_far = ""
     with (victim.folder / "strange/events.jsonl").open("wb") as file:
-        for number, line in enumerate([lines[0], *[returned] * 6]):
+        for number, line in enumerate([lines[0], *[returned] * 12]):
             event = json.loads(line)
             del event["sum"]
             if number:

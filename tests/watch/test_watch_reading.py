@@ -107,6 +107,29 @@ def test_a_trace_from_the_far_future_waits_and_does_not_hide_the_others(post: Po
     assert post.traces_read() == 20
 
 
+def test_traces_from_the_near_future_wait_and_do_not_hide_the_others(post: Post) -> None:
+    append(post.traces, [*traffic(3, 1, [], begin=3700, first=900), *traffic(10, 60, [STOCK], first=10)])
+    read: list[int] = []
+    for first, ours in ((30, 200), (50, 400), (70, 3920)):
+        append(post.traces, traffic(10, 60, [STOCK], first=first, begin=ours - 100))
+        post.look(ours)
+        read.append(post.traces_read())
+        with WatchState(post.folder) as state:
+            assert ("in the future" in state.recall("gaps")) == (ours < 3700)
+            assert state.number("window") < post.clock.utc().timestamp() / post.options.every_s
+
+    assert read == [20, 30, 43]
+    assert post.issues()[1].count == 20
+
+
+def test_a_clock_that_goes_back_by_less_than_an_hour_hides_and_repeats_none(post: Post) -> None:
+    for first, begin, ours in ((1, 3600, 3800), (20, 1800, 1900), (40, 3800, 4000)):
+        append(post.traces, traffic(10, 60, [STOCK], first=first, begin=begin))
+        post.look(ours)
+
+        assert post.traces_read() == {1: 10, 20: 20, 40: 30}[first]
+
+
 def test_a_source_that_goes_away_is_waited_for_longer_and_longer_and_caught_up_with(post: Post) -> None:
     append(post.traces, traffic(10, 60, [STOCK]))
     post.look(100)

@@ -6,8 +6,8 @@
 
 Windows lie in the traces' own time; ours only says what is over by now, so neither a stopped watch, a source that was away nor a clock
 that jumps loses or repeats a trace. A trace belongs to the window in which its last span ended, or to the next one if it comes late: up
-to `late_s` after traces that were already read. What comes later than that is not seen. A trace that grows after it was read is
-read again and counts once.
+to `late_s` after traces that were already read. What comes later than that is not seen. A trace that ends in the future by our clock
+waits and moves nothing. A trace that grows after it was read is read again and counts once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from sonde.watch.lifecycle import LONG_AGO, IssueRules, forget, take_in, take_in
 from sonde.watch.state import FILE, MOST_ATTEMPTS, Happening, StateFull, StateUnusable, WatchState, happenings
 
 SECOND_US = 1_000_000
-AHEAD_S = 3_600.0  # how far a trace's clock may be ahead of ours before it waits
+AHEAD_S = 3_600.0  # for a trace that ends further ahead of our clock no look goes back to where it began
 LONGEST_S = 6 * 3_600.0  # a trace that goes on for longer is read as it is
 PAGE = 500
 MOST_ROWS = 20_000  # of traces listed before the windows among them are read
@@ -158,6 +158,8 @@ class TraceWatch:
     """Until when those that could not even be started wait. A new start tries them at once."""
     _outages: int = 0
     _waited: bool = False
+    _ahead: bool = False
+    """Whether the last look met a trace that ends in the future."""
     _money: str = ""
     _gaps: tuple[str, ...] = ()
 
@@ -279,7 +281,7 @@ class TraceWatch:
         done = WatchTurn()
         gaps: list[str] = []
         self._read_again()
-        more = True
+        self._ahead, more = False, True
         while more and not self.stopping.is_set():
             # Opened for each stretch: a store over a server remembers every trace that it has listed.
             with closing(self.open_store() if self.open_store else self.place.open()) as store:
@@ -304,7 +306,9 @@ class TraceWatch:
         if unread := self.state.number("unreadable"):
             gaps = [*gaps, f"{plural(unread, 'trace')} could not be read"]
         if self._turned_back():
-            gaps = [*gaps, "the clock of this machine went back; traces that end more than an hour ahead of it wait"]
+            gaps = [*gaps, "the clock of this machine went back; traces that end ahead of it wait"]
+        elif self._ahead:
+            gaps = [*gaps, "some traces end in the future by the clock of this machine; they wait until then"]
         done = replace(done, gaps=tuple(gaps))
         self.state.remember("gaps", json.dumps(gaps))
         if not self.stopping.is_set():
@@ -369,7 +373,7 @@ class TraceWatch:
             low = back if low is None else max(low, back)
         query = TraceQuery(project=project, start_us=low, limit=PAGE)
         ready: dict[int, list[TraceRow]] = {}
-        pending, latest, listed = now_us, 0, 0
+        pending, listed = now_us, 0
         base = state.number("window", -(1 << 62)) + (not turned_back)
         waiting: list[TraceRow] = []
         while True:
@@ -377,10 +381,9 @@ class TraceWatch:
             known = "SELECT end_us, spans FROM traces WHERE trace_id = ?"
             fresh = [row for row in page.rows if state.rows(known, row.trace_id) != [(row.end_us, row.span_count)]]
             listed += len(fresh)
-            sane = [row for row in fresh if row.end_us <= now_us + AHEAD_S * SECOND_US]
-            waiting += sane
-            latest = max([latest, *(row.end_us for row in sane)])
-            over_us = max(now_us, latest) - settle_us
+            waiting += [row for row in fresh if row.end_us <= now_us + AHEAD_S * SECOND_US]
+            self._ahead = self._ahead or any(row.end_us > now_us + settle_us for row in fresh)
+            over_us = now_us - settle_us
             more = page.more is not None and bool(page.rows)
             if more and listed >= MOST_ROWS:  # windows that end before the last listed start miss nothing
                 over_us = min(over_us, page.rows[-1].start_us)
@@ -399,10 +402,10 @@ class TraceWatch:
         return ready, over_us, more
 
     def _turned_back(self) -> bool:
-        """Whether our clock went back: no trace is read that is so far ahead of it. Until it is where it was, traces that end by now
-        count in the last window.
+        """Whether our clock went back: no trace is read that is ahead of it. Until it is where it was, traces that end by now count in
+        the last window.
         """
-        return self.state.number("cursor_us") > (self._now() + AHEAD_S) * SECOND_US
+        return self.state.number("cursor_us") > self._now() * SECOND_US
 
     def _kept_from(self, cursor: int) -> int:
         """Traces that ended before that need not be known any more."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from sonde.contexts.code.symbols import BATCH, Parsed, Symbol, language_of, parse
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.file_list import Entry
-from sonde.contexts.files.grep import scan_file
+from sonde.contexts.files.grep import scan_file, time_to_search
 from sonde.contexts.files.text import Unreadable, signature
-from sonde.core.deadline import Deadline, SystemClock
+from sonde.core.deadline import SystemClock
 from sonde.core.patterns import compiled, escaped
 
 _KEPT_FILES = 20_000
@@ -42,7 +42,6 @@ class Finder:
         self._files = files
         self._parsed: OrderedDict[str, tuple[object, Parsed]] = OrderedDict()
         self._lock = threading.Lock()
-        self._unlimited = Deadline(SystemClock(), None)
 
     @property
     def sources(self) -> list[Entry]:
@@ -121,8 +120,9 @@ class Finder:
         if not found:  # a bare name: only the files that hold its last part as a word are parsed
             last = parts[-1].partition("~")[0]
             pattern = compiled(rf"\b{escaped(last)}\b", by_line=True)
+            time = time_to_search(SystemClock(), None)
             for entry in self.sources:
-                if next(scan_file(self._files.library, entry, pattern, self._unlimited), None):
+                if next(scan_file(self._files.library, entry, pattern, time), None):
                     found += self._in_file(entry.path, name)
         return found
 
@@ -151,5 +151,5 @@ class Finder:
 
     def count_lines(self, pattern: str) -> int:
         """How many lines of source match."""
-        wanted = compiled(pattern, by_line=True)
-        return sum(1 for entry in self.sources for _ in scan_file(self._files.library, entry, wanted, self._unlimited))
+        wanted, time = compiled(pattern, by_line=True), time_to_search(SystemClock(), None)
+        return sum(1 for entry in self.sources for _ in scan_file(self._files.library, entry, wanted, time))

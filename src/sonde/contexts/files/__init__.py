@@ -18,12 +18,12 @@ from sonde.contexts import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.files.about import describe, first_lines, outline, shown_name, whole_text
 from sonde.contexts.files.bm25 import words_of
 from sonde.contexts.files.exclusion import Exclusion
-from sonde.contexts.files.grep import COUNTED, compile_pattern, grep_files
+from sonde.contexts.files.grep import COUNTED, compile_pattern, grep_files, time_to_search
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.search import Search
 from sonde.contexts.files.slices import READ_BYTES, read, reread_bytes, slice_bytes
 from sonde.contexts.files.text import Unreadable, read_lines
-from sonde.core.deadline import Clock, Deadline, SystemClock
+from sonde.core.deadline import Clock, SystemClock
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
 from sonde.disk import AnyPath
 from sonde.errors import ToolFault
@@ -250,7 +250,7 @@ class FilesContext:
             raise ToolFault(f"max_matches is {max_matches}; it may be 1 to {COUNTED:,}.")
         compiled = compile_pattern(pattern, flags)
         chosen = self.library.chosen(path)
-        return grep_files(self.library, chosen, compiled, max_matches, Deadline(self._clock, SCAN_SECONDS))
+        return grep_files(self.library, chosen, compiled, max_matches, time_to_search(self._clock, SCAN_SECONDS))
 
     def search(self, query: str, limit: int = 10) -> SeenRows:
         """Passages that fit the words of a query best, best first: [{path, start_line, end_line, text, score}].
@@ -261,7 +261,7 @@ class FilesContext:
             raise ToolFault(f"limit is {limit}; it may be 1 to 200.")
         if not words_of(query):
             raise ToolFault("the query has no words; say what to look for.")
-        return self._search.run(query, limit, Deadline(self._clock, SCAN_SECONDS))
+        return self._search.run(query, limit, time_to_search(self._clock, SCAN_SECONDS))
 
     def slice_text(self, text: str, start: int = 0, end: int | None = None) -> str:
         """The characters start to end of a text that you already have.

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from sonde.contexts.files.file_list import Entry
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.text import NotText, Text, Unreadable
-from sonde.core.deadline import Deadline
+from sonde.core.deadline import GRACE_S, Clock, Deadline, deadline_in_force
 from sonde.core.evidence import Excerpt, Observed
 from sonde.core.patterns import Pattern, PatternMatch, compiled, escaped
 from sonde.errors import ToolFault
@@ -80,11 +80,19 @@ class _Piece(NamedTuple):
     ends: bool
 
 
+def time_to_search(clock: Clock, seconds: float | None) -> Deadline:
+    """For one search: so long, or as long as the run goes on. One that is over may still look something up for its report."""
+    run = deadline_in_force()
+    if run is None:
+        return Deadline(clock, seconds)
+    return Deadline(clock, GRACE_S) if run.is_over() else run.sub(seconds)
+
+
 def scan(text: Text, pattern: Pattern, deadline: Deadline) -> Iterator[Hit]:
     """Every matching line, once, until time is up. Lines are counted only as far as the last match."""
     line, counted = 1, text.start
     for piece, first in _searched(text, pattern):
-        if deadline.expired():
+        if deadline.is_over():
             return
         if first is None:
             continue
@@ -167,7 +175,7 @@ def grep_files(
                 failed.append(reason.message)
         except OSError as error:
             failed.append(f"{entry.path}: {error.strerror}.")
-        if more > COUNTED or deadline.expired():
+        if more > COUNTED or deadline.is_over():
             stopped = entry.path
             break
     said: list[str] = []

@@ -223,7 +223,11 @@ class Library:
         key = signature(entry)
         found = self._indexes.get(key)
         if found is None:
-            found = LineIndex.of(text)
+            try:
+                found = LineIndex.of(text)
+            except LeftOut as over:
+                self.left_out[entry.path] = over.why
+                raise LeftOut(f"{entry.path} {over.why}.", over.why) from None
             self._indexes.put(key, found)
         return found
 

@@ -20,7 +20,7 @@ from sonde.contexts.files.grep import scan_file
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.slices import READ_BYTES
 from sonde.contexts.files.text import Unreadable, read_lines
-from sonde.core.deadline import Deadline
+from sonde.core.deadline import Deadline, deadline_in_force
 from sonde.core.evidence import Excerpt, Observed
 from sonde.core.patterns import compiled, escaped
 
@@ -30,6 +30,8 @@ HITS = 500
 SCANNED, MOST_HITS = 40_000, 200_000
 _AROUND, _LINE_BYTES = 16, 50
 _SHOWN_CHARS, _RANKED_CHARS = 16_384, 65_536
+_CHAR_BYTES = 4
+_CHECKED = 1_000
 _SAMPLES, _SAMPLE_BYTES = 64, 262_144
 
 
@@ -50,7 +52,7 @@ class Search:
                 return self._among_hits(query, limit, deadline)
             if self._index is None:
                 self._index = self._whole_index()
-            return self._shown(self._index.best(query, limit), query, None)
+            return self._shown(self._index.best(query, limit), query, None, INDEXED_BYTES)
 
     def _whole_index(self) -> Ranking:
         """The index of an earlier run, or a new one."""
@@ -61,13 +63,19 @@ class Search:
         return Ranking.build(self._all_passages(), file)
 
     def _all_passages(self) -> Iterator[Passage]:
+        run, done = deadline_in_force(), 0
+        since = 0.0 if run is None else run.clock.now()
         for entry in self._library.listing.texts:
             try:
                 with self._library.open(entry) as text:
                     whole = text.decode(text.read(text.start, text.size)).removesuffix("\n")
             except (Unreadable, OSError):
                 continue
-            yield from passages(entry.path, whole.split("\n") if whole else ())
+            for each in passages(entry.path, whole.split("\n") if whole else ()):
+                done += 1
+                if run is not None and done % _CHECKED == 0:  # compressed files may hold far more than their sizes say
+                    since = run.check(since, "the files were still being indexed for search")
+                yield each
 
     def _among_hits(self, query: str, limit: int, deadline: Deadline) -> Observed:
         words = asked_words(query)
@@ -88,7 +96,7 @@ class Search:
             ranking.close()
         said: list[str] = []
         common = [word for word in words if stem(word) not in scanned]
-        if deadline.expired():
+        if deadline.is_over():
             said.append("time ran out before all files were searched; grep for a rarer word narrows it.")
         else:
             if common:
@@ -101,7 +109,7 @@ class Search:
         if cut:
             files = ", ".join(map(repr, list(dict.fromkeys(cut))[:3]))
             said.append(f"Of very long lines only the beginning was ranked ({files}); grep looks at all of them.")
-        return self._shown(places, query, " ".join(said) or None)
+        return self._shown(places, query, " ".join(said) or None, _CHAR_BYTES * READ_BYTES + 1)
 
     def _gather(
         self, stems: list[str], worth: Mapping[str, float], deadline: Deadline
@@ -122,7 +130,7 @@ class Search:
                 found += 1
                 if found >= MOST_HITS:
                     break
-            if found >= MOST_HITS or deadline.expired():
+            if found >= MOST_HITS or deadline.is_over():
                 break
         told = {path: sum(worth[each] for each in stems if each in path.lower()) for path in {path for path, _ in held}}
 
@@ -145,20 +153,22 @@ class Search:
                     index = self._library.index(entry, text)
                     for block in sorted(blocks):
                         first, last = max(1, block * _AROUND), min(block * _AROUND + _AROUND - 1, index.total)
-                        lines = read_lines(text, index, first, last)
+                        lines = read_lines(text, index, first, last, _CHAR_BYTES * _RANKED_CHARS + 1)
                         cut += [path] if len(lines) > _RANKED_CHARS else []
                         yield Passage(path, first, last, lines[:_RANKED_CHARS])
             except (Unreadable, OSError):
                 continue
 
-    def _shown(self, places: list[RankedPassage], query: str, bounds: str | None) -> Observed:
+    def _shown(self, places: list[RankedPassage], query: str, bounds: str | None, most: int) -> Observed:
+        """The passages as the model gets them; of a very long one no more than `most` bytes are read."""
         rows: list[dict[str, Any]] = []
         excerpts: list[Excerpt] = []
         for place in places:
             try:
                 entry = self._library.entry(place.path)
                 with self._library.open(entry) as text:
-                    shown = read_lines(text, self._library.index(entry, text), place.start_line, place.end_line)
+                    index = self._library.index(entry, text)
+                    shown = read_lines(text, index, place.start_line, place.end_line, most)
             except (Unreadable, OSError):
                 continue
             part = shown

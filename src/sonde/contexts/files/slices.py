@@ -63,6 +63,8 @@ def _continues(text: Text, offset: int) -> bool:
 def reread_bytes(text: Text, ref: str) -> str | None:
     """The bytes that a ref made by `slice_bytes` points at, as text."""
     begin, _, end = ref.rpartition(":bytes=")[2].partition("-")
-    if not (begin.isdigit() and end.isdigit() and int(end) <= text.size):
+    if not (begin.isdecimal() and end.isdecimal() and len(begin) <= len(end) < 20 and int(end) <= text.size):
+        return None
+    if int(end) - int(begin) > 2 * READ_BYTES:  # nothing that long was ever returned
         return None
     return text.decode(text.read(int(begin), int(end) - int(begin)))

@@ -22,6 +22,7 @@ from typing import Self
 
 from sonde.contexts.files.file_list import Entry
 from sonde.core.canonical import clip
+from sonde.core.deadline import deadline_in_force
 from sonde.disk import NotPlain, open_exactly, read_at
 from sonde.errors import ToolFault, how_to_install
 from sonde.parsers import PACKED
@@ -54,6 +55,7 @@ UNPACK_SECONDS = 20
 MemberPiece = tuple[int, str, str, bytes]
 """The number of a member, its name, why it is not read, and some of its bytes."""
 _STEP = 1_048_576
+_CHECKED_BYTES = 2 * _STEP
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b")) + b"\x7f"
 _MARKS = (
@@ -92,6 +94,8 @@ class Text:
         self.start = start
         self._head = head
         self._fd = fd
+        self._unchecked = 0
+        self._since: float | None = None
 
     @classmethod
     def of_bytes(cls, data: bytes, label: str = "utf-8") -> Text:
@@ -119,10 +123,13 @@ class Text:
             self._fd = None
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; fewer if the file has become shorter."""
+        """Up to `length` bytes from `offset`; fewer if the file has become shorter. LeftOut if the run had to end since much was read:
+        this is where every pass over a large file notices it.
+        """
         end = min(offset + length, self.size)
         if end <= len(self._head) or self._fd is None:
             return self._head[offset:end]
+        self._notice_the_end(end - offset)
         parts: list[bytes] = []
         while offset < end:
             part = read_at(self._fd, end - offset, offset)
@@ -131,6 +138,21 @@ class Text:
             parts.append(part)
             offset += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _notice_the_end(self, wanted: int) -> None:
+        """Look at the run's deadline and its stop after each so many bytes; the first ones never end a run, so short texts are read."""
+        run = deadline_in_force()
+        if run is None:
+            return
+        if self._since is None:
+            self._since = run.clock.now()
+        if self._unchecked > _CHECKED_BYTES:
+            self._unchecked = 0
+            try:
+                self._since = run.check(self._since, "was still being read")
+            except ToolFault as over:
+                raise LeftOut(f"the file {over.message}.", over.message) from None
+        self._unchecked += wanted
 
     def is_plain(self) -> bool:
         """Whether its file can be mapped as it is: UTF-8 to the last byte, without a byte-order mark."""
@@ -403,6 +425,7 @@ def document_text(
 
 
 BLOCK = 262_144
+LINES_BYTES = 16_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,7 +465,14 @@ class LineIndex:
         return self.before[number] + text.read(begin, offset - begin).count(b"\n") + 1
 
 
-def read_lines(text: Text, index: LineIndex, first: int, last: int) -> str:
-    """Lines `first` to `last`, joined by newlines."""
+def read_lines(text: Text, index: LineIndex, first: int, last: int, most: int | None = None) -> str:
+    """Lines `first` to `last`, joined by newlines: of `most` bytes the beginning. Without it, Unreadable if they are longer than any
+    citation: one line may fill the memory.
+    """
     begin, end = index.offset(text, first), index.offset(text, last + 1)
-    return text.decode(text.read(begin, end - begin)).removesuffix("\n")
+    if most is None and end - begin > LINES_BYTES:
+        raise Unreadable(
+            f"lines {first:,} to {last:,} have {end - begin:,} bytes; at most {LINES_BYTES:,} are read at once. "
+            "context_slice reads parts of long lines."
+        )
+    return text.decode(text.read(begin, end - begin if most is None else min(end - begin, most))).removesuffix("\n")

@@ -19,7 +19,7 @@ from sonde.batch.crew import Done, Halted, Happening, Left, Lost
 from sonde.batch.item_runner import Job, Order
 from sonde.batch.limits import Limiter, Told
 from sonde.batch.worker import Booked, Booking, Hired, Pause, Ready
-from sonde.disk import PRIVATE
+from sonde.disk import open_to_write
 from sonde.errors import ConfigError, UnexpectedRuntimeError
 
 THREADS = 4
@@ -152,11 +152,7 @@ class LocalCrew:
     def _hire(self) -> Worker:
         near, far = socket.socketpair()
         try:
-            log = os.open(
-                self._order.folder / "workers.log",
-                os.O_WRONLY | os.O_CREAT | os.O_APPEND | PRIVATE,
-                0o600,
-            )
+            log = open_to_write(self._order.folder / "workers.log", append=True)
         except OSError:
             log = subprocess.DEVNULL
         with far:

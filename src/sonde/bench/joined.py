@@ -18,6 +18,7 @@ from sonde.bench.suite import BenchCase
 from sonde.bench.trail import Trail
 from sonde.contexts.traces.importers.flat import duration_us
 from sonde.errors import ConfigError
+from sonde.runs.rundir import write_atomically
 
 Json = dict[str, Any]
 PAUSE = timedelta(seconds=1)
@@ -53,7 +54,7 @@ class Joined(Trail):
             if not path.exists():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 root = _under_one([_spans(case.source) for case in members], trace_id)
-                path.write_text(json.dumps({"trace_id": trace_id, "spans": [root]}), "utf-8")
+                write_atomically(path, json.dumps({"trace_id": trace_id, "spans": [root]}).encode())
             found.append(BenchCase(key=key, source=path, trace_id=trace_id))
         return found
 

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sonde.runs.rundir import write_atomically
+
 Json = dict[str, Any]
 HEALTHY = "healthy"
 HEALTHY_SHARE = 0.15
@@ -125,8 +127,8 @@ class Dataset:
 
     def write(self, traces: Path, manifest: Path) -> None:
         """Two files in two places."""
-        traces.write_text("".join(f"{json.dumps(span)}\n" for span in self.spans), "utf-8")
-        manifest.write_text(json.dumps([asdict(gold) for gold in self.gold], indent=1), "utf-8")
+        write_atomically(traces, "".join(f"{json.dumps(span)}\n" for span in self.spans).encode())
+        write_atomically(manifest, json.dumps([asdict(gold) for gold in self.gold], indent=1).encode())
 
 
 class Scene:

@@ -6,10 +6,13 @@ An engine gets `BenchCase.source` and `BenchCase.trace_id` only. Gold labels lie
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from sonde.disk import open_to_write
 
 METHODS = ("sonde", "no-subcalls", "retrieval", "plain", "rule")
 MOST_PLAIN_CHARS = 400_000
@@ -70,7 +73,7 @@ def read_results(path: Path) -> list[Trial]:
 def append_result(path: Path, result: Trial) -> None:
     """Append one line in a single write, so that processes may share the file; a torn last line is ended first."""
     torn = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-    with path.open("a", encoding="utf-8") as file:
+    with os.fdopen(open_to_write(path, append=True, mode=0o644), "a", encoding="utf-8") as file:
         file.write("\n" * torn + json.dumps(asdict(result)) + "\n")
 
 

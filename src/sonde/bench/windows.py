@@ -21,6 +21,7 @@ from typing import Any
 from sonde.bench.businesses import BUSINESSES
 from sonde.bench.traffic import MODELS, Shipped, Stage, Thrown, Traffic, Trouble, filled, provider_of
 from sonde.core.deadline import rfc3339
+from sonde.runs.rundir import write_atomically
 
 MINUTE = 60.0
 LEAST_HITS, MOST_TRACES = 10, 400
@@ -663,7 +664,7 @@ def make(seed: int, folder: Path, gold: Path, kinds: Collection[str] = ()) -> No
     chosen = [window for window in windows(seed) if not kinds or window.kind in kinds]
     truths = [window.write(folder / window.name) for window in chosen]
     gold.parent.mkdir(parents=True, exist_ok=True)
-    gold.write_text(json.dumps([asdict(each) for each in truths], indent=1), "utf-8")
+    write_atomically(gold, json.dumps([asdict(each) for each in truths], indent=1).encode())
 
 
 def _data(text: str) -> str:

@@ -173,6 +173,10 @@ def batch(
     _announce(settings, folder, items, silent=silent, capped=budget.max_cost_usd is not None)
     if folder.path.parent == ARTIFACTS.absolute():
         artifacts_folder(named=settings.runs_dir is not None)
+        if folder.path.is_symlink():
+            raise ConfigError(
+                f"{folder.path} is a link, and nothing is written through it: --name NAME gives another folder"
+            )
     stopping = "sonde: stopping; running items are paused (Ctrl-C again kills)\n"
     with soft_stop(stopping) as cancel, _progress_line(silent) as show:
         outcome = run_batch(items, folder, settings, options, cancel=cancel, on_progress=show)

@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +27,8 @@ from sonde.cli.options import (
     settings_of,
     spread,
 )
+from sonde.disk import linked
+from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde.bench.harness import BenchPlan
@@ -60,6 +63,7 @@ Tree = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Python source; by default the standard library's asyncio.")
 ]
 OUT = Path("bench-results")
+DEMO = Path("artifacts/demo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,19 +265,30 @@ def _run(plan: BenchPlan, model: ModelOptions, place: UseOptions, budget: Budget
     from sonde.bench.harness import Bench
     from sonde.bench.page import page
     from sonde.bench.summary import compared, markdown, summarise
+    from sonde.runs.rundir import ignored_by_git, write_atomically
 
     settings = settings_of(model, place, budget)
+    names = [f"{plan.out.name}/{each}" for each in ("results.jsonl", "runs", "data/windows", "data/gold")]
+    _refuse_links(plan.out.parent, "--out", [*names, "joined"])
     results = Bench(plan, settings, settings.model, lambda line: typer.echo(line, err=True)).run()
     summaries = summarise(plan.suite, results)
     table = markdown(plan.suite, summaries) + compared(plan.suite, results)
     title = f"{plan.suite.name}: {settings.model or 'no model'}"
     if plan.out.parent == OUT:  # our choice of a folder, so not one for the user's repository
-        (OUT / ".gitignore").write_text("*\n", encoding="utf-8")
-    (plan.out / "results.md").write_text(table, encoding="utf-8")
-    (plan.out / "results.html").write_text(page(plan.suite, summaries, results, title), encoding="utf-8")
+        ignored_by_git(OUT)
+    write_atomically(plan.out / "results.md", table.encode())
+    write_atomically(plan.out / "results.html", page(plan.suite, summaries, results, title).encode())
     typer.echo(table)
     typer.echo(f"page with plots: {plan.out / 'results.html'}", err=True)
     return 0
+
+
+def _refuse_links(folder: Path, flag: str, names: Sequence[str]) -> None:
+    """ConfigError if something would be written through a link: on the way to a folder that we chose, or below one that the user named."""
+    root = Path() if folder in (OUT, DEMO) else folder
+    for name in names:
+        if link := linked(root, folder / name):
+            raise ConfigError(f"{link} is a link, and nothing is written through it: name another folder with {flag}")
 
 
 def human(
@@ -325,7 +340,7 @@ def demo(
     ] = None,
     *,
     listed: Annotated[bool, typer.Option("--list", help="Only list the recordings.")] = False,
-    folder: Annotated[Path, typer.Option(help="Where data and runs go.")] = Path("artifacts/demo"),
+    folder: Annotated[Path, typer.Option(help="Where data and runs go.")] = DEMO,
     code: Annotated[bool, typer.Option(help="Also answer the same questions without a model.")] = True,
 ) -> int:
     """Play recorded investigations: the words are a real model's, everything else happens now.
@@ -343,6 +358,8 @@ def demo(
         for each in chosen:
             print(f"{each.name:12} {each.started['run_type']:5} {each.title} ({each.model}, {each.recorded})")
         return 0
+    data = ("ask/shop.log", "rca/traces.jsonl", "edit")
+    _refuse_links(folder, "--folder", ["runs", *(f"data/{name}" for name in data)])
     if not folder.exists():
         ignored_by_git(folder)
     as_recorded = True

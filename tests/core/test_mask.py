@@ -163,15 +163,15 @@ def test_a_large_text_is_searched_in_parts_and_no_value_is_cut(edge: str, hidden
     assert not [part for part in ("hunter", "dXNl", "MII", "MMM") if part in redacted]
 
 
-@pytest.mark.parametrize("filler", ["- ", "!!"])
 @pytest.mark.parametrize(
-    ("edge", "hidden"),
+    ("edge", "hidden", "filler"),
     [
-        ("4111 1111 1111 1111", "<card-1>"),
-        ("jane.doe@corp.com", "<email-1>"),
-        ("password: hunter2x", "password: <token-1>"),
-        (f"token={'aB3-' * 1000}a", "token=<token-1>"),
-        (r"-----BEGIN PRIVATE KEY-----\nMIIabc\n-----END PRIVATE KEY-----", "<token-1>"),
+        ("4111 1111 1111 1111", "<card-1>", "- "),
+        ("4111 1111 1111 1111", "<card-1>", "!!"),
+        ("jane.doe@corp.com", "<email-1>", "!!"),
+        ("password: hunter2x", "password: <token-1>", "- "),
+        (f"token={'aB3-' * 1000}a", "token=<token-1>", "!!"),
+        (r"-----BEGIN PRIVATE KEY-----\nMIIabc\n-----END PRIVATE KEY-----", "<token-1>", "- "),
     ],
 )
 def test_a_value_where_a_very_long_line_is_cut_is_hidden_once_and_whole(edge: str, hidden: str, filler: str) -> None:

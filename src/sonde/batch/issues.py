@@ -108,7 +108,8 @@ def compare(now: Sequence[Issue], earlier: Sequence[Issue], *, complete: bool = 
     for issue in now:
         place = (issue.label, issue.component)
         known = (each for each in left if (each.label, each.component) == place)
-        before = next((each for each in known if overlap(each.words, issue.words) >= ALIKE), None)
+        words = frozenset(issue.words)
+        before = next((each for each in known if overlap(frozenset(each.words), words) >= ALIKE), None)
         if before is None:
             found.append(issue)
             continue

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sonde.contexts.traces import groups
 from sonde.contexts.traces.catalog import export_traces
 from sonde.contexts.traces.failure_words import component_of, folded
 from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.groups import Failure, error_groups_of
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.window import Window, read_window
+from sonde.core.deadline import Deadline, SystemClock
 from sonde.errors import ToolFault
 
 START_NS = 1_780_000_000_000_000_000
@@ -316,3 +321,57 @@ def test_the_version_of_a_service_that_only_the_resource_of_an_export_names_coun
         found = read_window(store, TraceQuery())
 
     assert [(row["value"], row["traces"]) for row in found.group_by("release")] == [("7", 3), ("6", 2)]
+
+
+class TickingClock(SystemClock):
+    """A second passes whenever somebody looks."""
+
+    seconds = 0.0
+
+    def now(self) -> float:
+        self.seconds += 1
+        return self.seconds
+
+
+def test_a_window_that_takes_longer_than_its_run_may_counts_what_was_read_and_says_so(
+    window: Callable[[Iterable[list[Json]]], Window],
+) -> None:
+    with Deadline(TickingClock(), 10).in_force():
+        found = window(trace(number, [step("pay", error="ledger down")]) for number in range(40))
+
+    assert 3 <= len(found.traces) < 40
+    assert [gap for gap in found.gaps if f"{len(found.traces)} of 40 traces were read" in gap]
+
+
+def test_work_on_messages_that_all_differ_grows_with_their_number_not_with_its_square(
+    window: Callable[[Iterable[list[Json]]], Window], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = Counter[str]()
+
+    def counted(name: str) -> None:
+        real = getattr(groups, name)
+
+        def count(*given: Any, **more: Any) -> Any:
+            done[name] += 1
+            return real(*given, **more)
+
+        monkeypatch.setattr(groups, name, count)
+
+    for name in ("folded", "overlap", "telling_words"):
+        counted(name)
+    draw = random.Random(7)
+    words = ["".join(draw.choices("abcdefghij", k=7)) for _ in range(5_000)]
+    (fine,) = window([trace(0, [step("pay")])]).traces
+    told = [" ".join(draw.sample(words, 30)) for _ in range(200)] + [f"no '{word}' here" for word in words[:200]]
+    found = error_groups_of(
+        [
+            replace(
+                fine,
+                failures=(Failure(span_id="1", component="pay", kind="TOOL", message=form, form=form, at_us=0),),
+            )
+            for form in told
+        ]
+    )
+
+    assert len(found) == 201, "what varies between quotes is one group"
+    assert max(done.values()) <= 2 * len(told), done

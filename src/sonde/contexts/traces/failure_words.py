@@ -10,7 +10,6 @@ HTTP status codes stay as well, because 429 and 503 have different causes. Every
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 
 from sonde.contexts.traces.span import Span
@@ -120,10 +119,10 @@ def telling_words(text: str, most: int = 40) -> frozenset[str]:
     return frozenset(_WORD.findall(folded(text).lower())[:most])
 
 
-def overlap(one: Iterable[str], other: Iterable[str]) -> float:
+def overlap(one: frozenset[str], other: frozenset[str]) -> float:
     """How much of two sets of words is the same, from 0 to 1; two empty ones are the same."""
-    left, right = set(one), set(other)
-    return len(left & right) / len(left | right) if left | right else 1.0
+    shared = len(one & other)
+    return shared / (len(one) + len(other) - shared) if one or other else 1.0
 
 
 @lru_cache(maxsize=4096)

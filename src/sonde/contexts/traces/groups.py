@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from sonde.contexts.traces.failure_words import CODE, component_of, failure_text, folded, overlap, telling_words
@@ -330,17 +331,15 @@ def error_groups_of(facts: Sequence[TraceFacts]) -> list[ErrorKind]:
     values: dict[tuple[str, str], Counter[str]] = {}
     for each in facts:
         for failure in each.failures:
-            place = (failure.component, folded(failure.form, quotes=True).lower())
+            place = (failure.component, _without_quotes(failure.form).lower())
             values.setdefault(place, Counter())[failure.form.lower()] += 1
+    vary = {place: len(seen) >= 3 and max(seen.values()) * 2 < seen.total() for place, seen in values.items()}
 
     def key_of(failure: Failure) -> tuple[str, str]:
         """Quoted words tell failures apart unless they vary: a value of its own for nearly every trace says nothing."""
-        form, bare = failure.form.lower(), folded(failure.form, quotes=True).lower()
-        seen = values[failure.component, bare]
-        ((_, most),) = seen.most_common(1)
-        vary = len(seen) >= 3 and most * 2 < seen.total()
-        single = seen[form] == 1 and len(seen) > 1
-        return (failure.component, bare if vary or single else form)
+        form, place = failure.form.lower(), (failure.component, _without_quotes(failure.form).lower())
+        single = values[place][form] == 1 and len(values[place]) > 1
+        return place if vary[place] or single else (failure.component, form)
 
     forms = Counter(key_of(failure) for each in facts for failure in each.failures)
     same = _with_slots(forms)
@@ -358,6 +357,11 @@ def error_groups_of(facts: Sequence[TraceFacts]) -> list[ErrorKind]:
             else:
                 kind.also += 1
     return _merged([kind for kind in kinds.values() if kind.members])
+
+
+@lru_cache(maxsize=1 << 14)  # the same failures come again, window after window
+def _without_quotes(form: str) -> str:
+    return folded(form, quotes=True)
 
 
 def _with_slots(forms: Counter[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -379,20 +383,29 @@ def _with_slots(forms: Counter[tuple[str, str]]) -> dict[tuple[str, str], str]:
 
 def _merged(kinds: list[ErrorKind]) -> list[ErrorKind]:
     """Small groups whose words are nearly those of a larger one in the same component join it."""
-    found: dict[str, list[tuple[ErrorKind, frozenset[str]]]] = {}
+    kept: list[tuple[ErrorKind, frozenset[str]]] = []
+    having: dict[tuple[str, str], list[int]] = {}  # which of them have a word, by component and word
     for kind in sorted(kinds, key=lambda each: (-len(each.members), each.component, each.form)):
         words = telling_words(kind.form) | {word for word in kind.form.split() if word.isdigit()}  # 429 is not 503
-        near = found.setdefault(kind.component, [])
-        bare = folded(kind.form, quotes=True)
+        places = [(kind.component, word) for word in words or [""]]
         home = None
-        if len(kind.members) < 3:  # that quoted words tell them apart was decided before
-            others = ((each, known) for each, known in near if folded(each.form, quotes=True) != bare)
-            home = next((each for each, known in others if overlap(known, words) >= ALIKE), None)
+        if len(kind.members) < 3:
+            # Whoever has ALIKE of these words lacks few of them, so it has one of the few that are rarest.
+            rarest = sorted((having.get(place, []) for place in places), key=len)[: int(len(words) * (1 - ALIKE)) + 1]
+            for at in sorted({at for found in rarest for at in found}):
+                near, known = kept[at]
+                # That quoted words tell them apart was decided before.
+                if overlap(known, words) >= ALIKE and _without_quotes(near.form) != _without_quotes(kind.form):
+                    home = near
+                    break
         if home is None:
-            near.append((kind, words))
+            for place in places:
+                having.setdefault(place, []).append(len(kept))
+            kept.append((kind, words))
             continue
         home.members |= kind.members
         home.also += kind.also
         home.spans += kind.spans
-    every = [kind for near in found.values() for kind, _ in near]
-    return sorted(every, key=lambda each: (-len(each.members), min(each.members), each.component, each.form))
+    return sorted(
+        (kind for kind, _ in kept), key=lambda each: (-len(each.members), min(each.members), each.component, each.form)
+    )

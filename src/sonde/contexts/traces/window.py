@@ -40,6 +40,7 @@ from sonde.contexts.traces.shape import quantiles
 from sonde.contexts.traces.span import Row, time_text, us_of
 from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore
 from sonde.core.canonical import sha256_text
+from sonde.core.deadline import deadline_in_force
 from sonde.errors import ToolFault
 
 READ_TRACES = 20_000
@@ -450,11 +451,19 @@ def read_window(store: TraceStore, query: TraceQuery | None = None, trace_ids: S
     chosen = dict.fromkeys(row.trace_id for row in rows[::step])
     table = AttributeTable()
     facts: list[TraceFacts] = []
-    for trace_id in (*chosen, *(each for each in trace_ids if each not in chosen)):
+    wanted = (*chosen, *(each for each in trace_ids if each not in chosen))
+    run = deadline_in_force()
+    since = 0.0 if run is None else run.clock.now()
+    for trace_id in wanted:
         each = facts_of(trace_id, store.spans(trace_id), table)
         facts.append(each)
         if each.cut:
             gaps.append(f"{trace_id} has {each.spans:,} spans; only the first {MAX_TRACE_SPANS:,} count")
+        try:
+            since = since if run is None else run.check(since, "others were still unread")
+        except ToolFault as fault:
+            gaps.append(f"{len(facts):,} of {len(wanted):,} traces were read and count: {fault.message}")
+            break
     return window_of(facts, table, listed=max(listed, len(facts)), gaps=gaps)
 
 
@@ -500,7 +509,10 @@ def _ranked(groups: list[Group]) -> list[Group]:
 
 def _error_group(kind: ErrorKind, traces: Sequence[TraceFacts], looks: int) -> Group:
     members = tuple(sorted(kind.members))
-    onset = onset_of(members, len(traces), hit_otherwise(members, traces), looks)
+    enough = (
+        len(members) >= FEW
+    )  # most are strays where a stranger makes up messages, and each look goes over all traces
+    onset = onset_of(members, len(traces), hit_otherwise(members, traces), looks) if enough else None
     failures = [kind.members[at] for at in members]
     again = [traces[at].retries.get(kind.component, 0) for at in members]
     first = failures[0] if onset is None else kind.members[onset.position]

@@ -156,7 +156,36 @@ def test_a_worktree_reads_the_history_that_names_it_and_no_other(root: Path, hom
     (vouching / "gitdir").write_text(str(stranger / ".git"))
     (vouching / "commondir").write_text(str(home / ".ssh"))
     (stranger / ".git").write_text(f"gitdir: {vouching}\n")
-    assert outer_git(stranger) == [str(stranger)]
+    assert outer_git(stranger) == []
+
+
+def test_a_strangers_git_leads_neither_through_a_link_nor_to_a_folder_around_the_workspace(tmp_path: Path) -> None:
+    workspace = tmp_path / "home/unpacked/sub"
+    workspace.mkdir(parents=True)
+    private = tmp_path / "home/private/.git"
+    private.mkdir(parents=True)
+    place = workspace.parent / ".git"
+
+    place.symlink_to(private)
+    assert outer_git(workspace) == []
+    place.unlink()
+    forged = tmp_path / "home/worktrees/x"
+    forged.mkdir(parents=True)
+    (forged / "gitdir").write_text(str(place))
+    place.write_text(f"gitdir: {forged}\n")
+    assert outer_git(workspace) == []
+    (tmp_path / "home/config").write_text(f"[core]\n worktree = {place.parent}\n")
+    place.write_text(f"gitdir: {tmp_path / 'home'}\n")
+    assert outer_git(workspace) == []
+
+
+def test_an_allowed_git_worktree_takes_options_from_the_model(root: Path, home: Path) -> None:
+    assert run(root, home, "git init -q -b main .").exit_code == 0
+    policy, environment = Policy(commands=("git worktree",), command_timeout_s=240), {"PATH": PATH, "HOME": str(home)}
+
+    done = LocalWorkspace(root, policy=policy, environment=environment).execute("git worktree list --porcelain")
+
+    assert str(root) in done.stdout
 
 
 def test_the_temporary_folder_is_its_own_and_is_gone_afterwards(root: Path, home: Path) -> None:

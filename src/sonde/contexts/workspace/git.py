@@ -280,7 +280,7 @@ TAKES_OPTIONS = (  # from the model; those of any other subcommand are not known
     *("am", "apply", "archive", "bisect", "clean", "clone", "commit-tree", "config", "count-objects", "difftool"),
     *("fetch", "filter-branch", "fmt-merge-msg", "format-patch", "fsck", "gc", "init", "ls-remote", "merge-tree"),
     *("mergetool", "notes", "pull", "push", "rebase", "remote", "sparse-checkout", "submodule", "symbolic-ref"),
-    *("worktree"),
+    "worktree",
 )
 WITH_VALUE = ("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env")
 

@@ -115,10 +115,13 @@ def _small(path: Path) -> str:
 def outer_git(root: Path) -> list[str]:
     """Where git keeps the history of a workspace that lies inside a repository, or is one of its worktrees or submodules.
 
-    A `.git` file in the workspace may be a stranger's. Its target counts only if it names the workspace in turn.
+    A `.git` may be a stranger's. A link leads nowhere; the target of a file counts only if it names the workspace in turn, and never if
+    it would open a folder around the workspace.
     """
     for folder in (root, *root.parents):
         place = folder / ".git"
+        if place.is_symlink():
+            return []
         if place.is_dir():
             return [] if folder == root else [str(place)]
         if place.is_file():
@@ -130,7 +133,7 @@ def outer_git(root: Path) -> list[str]:
                     settings = (line.partition("=") for line in _small(target / "config").split("\n"))
                     place_of = [value.strip() for key, _, value in settings if key.strip() == "worktree"]
                     named, history = f"{place_of[0]}/.git" if place_of else "", target
-                if (target / named.strip()).resolve() == place.resolve():
+                if (target / named.strip()).resolve() == place.resolve() and not root.is_relative_to(history):
                     return [str(history)]
             return []
     return []

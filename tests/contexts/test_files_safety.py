@@ -307,3 +307,30 @@ def test_a_large_file_that_is_still_being_masked_when_the_run_ends_is_left_out_a
     ):
         call(context, "read_file", "large.log")
     assert context.left_out == {"large.log": "was still being masked when the run had to end"}
+
+
+PAGE = b"BT /F1 12 Tf 10 10 Td (Customer C-1234) Tj ! (owes C-5678 much) Tj ET"
+BROKEN_PDF = (
+    b"%%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n"
+    b"3 0 obj<</Type/Page/Parent 2 0 R/Contents 4 0 R/MediaBox[0 0 200 200]/Resources<</Font<</F1 5 0 R>>>>>>endobj\n"
+    b"4 0 obj<</Length %d>>stream\n%s\nendstream endobj\n5 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>endobj\n"
+    b"trailer<</Root 1 0 R/Size 6>>\nstartxref\n0\n%%%%EOF"
+) % (len(PAGE), PAGE)
+"""What pypdf says about it quotes it."""
+
+
+def test_a_masked_run_hears_neither_the_words_nor_the_name_of_a_broken_document(root: Path) -> None:
+    context = write(root, {"C-1234.zip": "none", "C-1234.pdf": BROKEN_PDF, "C-1234.log.gz": b"\x1f\x8bC-1234"})
+    assert "C-1234" in context.describe()  # everything was listed, and archives were opened, before it was masked
+    with pytest.raises(ToolFault):
+        call(context, "read_file", "C-1234.pdf")
+    context.mask_with(Mask({"customer": "C-[0-9]+"}))
+
+    said = [context.describe(), context.outline(), repr(dict(context.left_out))]
+    for path in call(context, "list_files").result:
+        with pytest.raises(ToolFault) as fault:
+            call(context, "read_file", path)
+        said += [fault.value.message, repr(call(context, "file_info", path).result)]
+
+    assert not [words for words in said if "C-" in words or "5678" in words or "owes" in words]
+    assert sum("cannot be read" in words for words in said) == 7

@@ -62,7 +62,7 @@ def test_a_parser_reads_a_descriptor_and_leaves_its_offset_alone(parsers: Parser
         ("memory", "needs more than 64 MiB of memory to read"),
         ("babble", "expands to more than 1 MiB"),
         ("forge", "has a part of more than 64 MiB"),
-        ("anything else", "page 7 is broken: anything else"),
+        ("anything else", "ValueError"),
     ],
 )
 def test_a_parser_that_was_taken_over_reaches_nothing_and_the_next_document_is_read(
@@ -97,7 +97,7 @@ def test_after_the_end_of_a_run_all_its_documents_share_one_grace_and_then_none_
 
 
 def test_a_broken_document_does_not_cost_the_process_and_a_batch_ends_it(parsers: Parsers) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match=r"^ValueError$"):  # its own words may be the document's
         read(parsers, b"", "broken")
     assert [read(parsers, b"%d" % n) for n in range(25)] == [[str(n)] for n in range(25)]
 

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator
 from importlib import import_module
 from typing import IO, Any, BinaryIO, cast
 
-from sonde.parsers import PACKED
+from sonde.parsers import PACKED, BadDocument
 
 CHUNK = 1 << 20
 SAMPLE = 1 << 16
@@ -43,10 +43,20 @@ def read(document: BinaryIO, *, form: str, most: int, together: int, members: in
 
     `most` bytes are read of one member and `together` of all; of more than `members` the rest is not looked at.
     """
-    if form == "file":
-        for piece in _pieces(_decompressed(document), most):
-            yield 0, "", "", piece
-        return
+    try:
+        if form == "file":
+            yield from ((0, "", "", piece) for piece in _pieces(_decompressed(document), most))
+        else:
+            yield from _members(document, form, most, together, members)
+    except OverflowError:
+        raise BadDocument("it is larger than that when unpacked") from None
+    except EOFError:
+        raise BadDocument("it ends too early") from None
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, OSError):
+        raise BadDocument("it is damaged") from None
+
+
+def _members(document: BinaryIO, form: str, most: int, together: int, members: int) -> Iterator[Member]:
     found = _zip_members(document) if form == "zip" else _tar_members(_decompressed(document))
     for number, (raw, refusal, content) in enumerate(found):
         name = raw.encode("utf-8", "replace").decode()
@@ -108,11 +118,11 @@ def _tar_members(stream: IO[bytes]) -> Iterator[tuple[str, str, IO[bytes] | None
 
 @contextlib.contextmanager
 def _header_of_tar() -> Generator[None]:
-    """What tarfile raises for a header that makes no sense becomes a ValueError with words."""
+    """What tarfile raises for a header that makes no sense becomes a BadDocument."""
     try:
         yield
     except (ValueError, TypeError, IndexError, KeyError, ArithmeticError) as error:  # tarfile trusts numbers in headers
-        raise ValueError("it is not a readable tar: a header makes no sense") from error
+        raise BadDocument("it is not a readable tar: a header makes no sense") from error
 
 
 def _decompressed(document: BinaryIO) -> IO[bytes]:
@@ -130,7 +140,7 @@ def _decompressed(document: BinaryIO) -> IO[bytes]:
         case "zstd" if zstandard:
             return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(document, read_across_frames=True)
         case "zstd":
-            raise ValueError("reading zst needs the package zstandard: pip install zstandard")
+            raise BadDocument("reading zst needs the package zstandard: pip install zstandard")
         case _:
             return document
 
@@ -140,7 +150,7 @@ def _pieces(content: IO[bytes], most: int) -> Iterator[bytes]:
     while piece := content.read(CHUNK):
         most -= len(piece)
         if most < 0:
-            raise OverflowError("it is larger than that when unpacked")
+            raise OverflowError
         yield piece
 
 

@@ -16,6 +16,7 @@ from xml.parsers.expat import ExpatError
 import mammoth
 from python_calamine import CalamineWorkbook
 
+from sonde.parsers import BadDocument
 from sonde.parsers.opendocument import opened, strict_parser
 from sonde.parsers.web import in_batches, page_lines
 
@@ -66,7 +67,7 @@ def _sheets(document: BinaryIO) -> Iterator[str]:
 
 
 def _check_extent(sheet: IO[bytes]) -> None:
-    """ValueError if the library would make a table of too many cells; two cells far apart are enough for that."""
+    """BadDocument if the library would make a table of too many cells; two cells far apart are enough for that."""
     columns: set[bytes] = set()
     rows: set[bytes] = set()
     rest = b""
@@ -78,7 +79,7 @@ def _check_extent(sheet: IO[bytes]) -> None:
     wide = {sum((letter - 64) * 26**n for n, letter in enumerate(reversed(name.upper()))) for name in columns}
     high = set(map(int, rows))
     if wide and high and (max(wide) - min(wide) + 1) * (max(high) - min(high) + 1) > _MAX_CELLS:
-        raise ValueError(f"a sheet in it reaches over more than {_MAX_CELLS:,} cells, too large a sheet")
+        raise BadDocument(f"a sheet in it reaches over more than {_MAX_CELLS:,} cells, too large a sheet")
 
 
 def _cell(value: Any) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 from xml.parsers import expat
 
+from sonde.parsers import BadDocument
+
 PARTS = 10_000
 _CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]+")
@@ -27,13 +29,13 @@ _REPEATS = {
 
 
 def opened(document: BinaryIO, most: int) -> zipfile.ZipFile:
-    """The parts of an office file; ValueError if they are too many or too large together."""
+    """The parts of an office file; BadDocument if they are too many or too large together."""
     package = zipfile.ZipFile(document)
     parts = package.infolist()
     if len(parts) > PARTS:
-        raise ValueError(f"it has more than {PARTS:,} parts")
+        raise BadDocument(f"it has more than {PARTS:,} parts")
     if sum(part.file_size for part in parts) > most:
-        raise ValueError(f"it unpacks to more than {most:,} bytes")
+        raise BadDocument(f"it unpacks to more than {most:,} bytes")
     return package
 
 
@@ -46,7 +48,7 @@ def strict_parser() -> Any:
 
 
 def _refuse(*_: object) -> None:
-    raise ValueError("it has a DOCTYPE, which no office file has")
+    raise BadDocument("it has a DOCTYPE, which no office file has")
 
 
 def read(document: BinaryIO, *, most: int) -> Iterator[str]:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from msgspec import msgpack
 
+from sonde.parsers import BadDocument
 from sonde.parsers.extensions import DATE, DECIMAL, DURATION, MOMENT, PAIR, TIME
 
 pa: Any = import_module("pyarrow")
@@ -37,7 +38,7 @@ def read(document: BinaryIO, *, size: int, longest: int) -> Iterator[dict[str, A
     # One thread, and nothing read ahead in another: this process can start none.
     file = pq.ParquetFile(document, pre_buffer=False)
     if file.metadata.num_rows > max(FEW_ROWS, size):  # a run of equal values takes a few bytes, however long it is
-        raise ValueError(f"it says {file.metadata.num_rows:,} rows in {size:,} bytes; that is not a trace file")
+        raise BadDocument(f"it says {file.metadata.num_rows:,} rows in {size:,} bytes; that is not a trace file")
     file = pq.ParquetFile(document, pre_buffer=False, read_dictionary=_repeating(file.metadata))
     for batch in _batches(file, size):
         yield from _rows(batch, longest)
@@ -50,7 +51,7 @@ def _repeating(metadata: Any) -> list[str]:
         columns = [group.column(at) for at in range(group.num_columns)]
         size = sum(column.total_uncompressed_size for column in columns)
         if size > max(LARGE_GROUP, MAX_EXPANSION * sum(column.total_compressed_size for column in columns)):
-            raise ValueError(f"it expands to {size:,} bytes in one group of rows; that is not a trace file")
+            raise BadDocument(f"it expands to {size:,} bytes in one group of rows; that is not a trace file")
         texts = (column for column in columns if column.physical_type == "BYTE_ARRAY")
         found |= dict.fromkeys(each.path_in_schema for each in texts if each.total_uncompressed_size > _REPEATABLE)
     return list(found)
@@ -71,7 +72,7 @@ def _batches(file: Any, size: int) -> Iterator[Any]:
                 else:
                     said += column.nbytes
             if said > most:
-                raise ValueError(f"it expands to more than {most:,} bytes; that is not a trace file")
+                raise BadDocument(f"it expands to more than {most:,} bytes; that is not a trace file")
             yield batch
 
 

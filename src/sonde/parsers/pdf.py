@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 import pypdf
+from pypdf.errors import FileNotDecryptedError
+
+from sonde.parsers import BadDocument
 
 for _name in ("utf-16-be", "gbk", "gb2312", "gb18030", "cp932", "cp949", "cp950", "euc_kr", "shift_jis", "mac_roman"):
     codecs.lookup(_name)  # pypdf asks for them when a font does
@@ -20,5 +23,8 @@ for _module in pkgutil.walk_packages(pypdf.__path__, "pypdf."):  # it imports it
 
 def read(document: BinaryIO) -> Iterator[str]:
     """The text of every page."""
-    for page in pypdf.PdfReader(document).pages:
-        yield page.extract_text()
+    try:
+        for page in pypdf.PdfReader(document).pages:
+            yield page.extract_text()
+    except FileNotDecryptedError:
+        raise BadDocument("it has a password") from None

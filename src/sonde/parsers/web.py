@@ -13,6 +13,8 @@ from html.parser import HTMLParser
 from itertools import islice
 from typing import BinaryIO
 
+from sonde.parsers import BadDocument
+
 _BATCH = 1000
 _LONG_CELL = 120
 _ANCHORS = ("¶", "§", "#", "↑", "↩")
@@ -39,12 +41,12 @@ for _name in (
 
 
 def read(document: BinaryIO) -> Iterator[str]:
-    """The lines of the page, many at a time. ValueError if it is a template."""
+    """The lines of the page, many at a time. BadDocument if it is a template."""
     return in_batches(page_lines(_decoded(document.read()), templates=False))
 
 
 def page_lines(html: str, *, templates: bool = True) -> list[str]:
-    """The lines of a page; ValueError if it is a template and none may be."""
+    """The lines of a page; BadDocument if it is a template and none may be."""
     page = _Page(templates=templates)
     page.feed(html)
     page.close()
@@ -163,11 +165,11 @@ class _Page(HTMLParser):
 
     def handle_pi(self, data: str) -> None:
         if data.startswith(("php", "=")) and not self._templates:
-            raise ValueError("a template")
+            raise BadDocument("a template")
 
     def _judge(self, text: str) -> None:
         if not self._templates and _TEMPLATE.search(text):
-            raise ValueError("a template")
+            raise BadDocument("a template")
 
     def _add(self, text: str) -> None:
         self._line.append(text)

@@ -32,7 +32,16 @@ from sonde.sandbox.base import DISPENSABLE
 from sonde.sandbox.forkserver import ForkServer
 from sonde.sandbox.frames import encode
 from sonde.sandbox.turn import MEMORY_EXIT, cpu_seconds, held_bytes
-from sonde.sandbox.worker.parser import END, HEADER, LONGEST_REQUEST, OUT_OF_MEMORY, READY, RECORD, REFUSED
+from sonde.sandbox.worker.parser import (
+    END,
+    HEADER,
+    LONGEST_REFUSAL,
+    LONGEST_REQUEST,
+    OUT_OF_MEMORY,
+    READY,
+    RECORD,
+    REFUSED,
+)
 
 FIRST_WORDS = 1 << 16
 START_SECONDS = 60.0
@@ -50,7 +59,7 @@ class Unparsed(Exception):
 
 
 class Refused(Unparsed):
-    """The parser says that the document is broken; the message is the parser's."""
+    """The parser says that the document is broken; the message is the parser's own, or the class of what its library raised."""
 
 
 class ParserUnavailable(Unparsed):
@@ -166,7 +175,7 @@ class ParserProcess:
             elif kind in (END, REFUSED):
                 self.served += 1
                 if kind == REFUSED:
-                    raise Refused(data.decode("utf-8", "replace"))
+                    raise Refused(data[:LONGEST_REFUSAL].decode("utf-8", "replace"))
                 return
             else:
                 raise Unparsed("was not read: its parser spoke out of turn")

@@ -68,6 +68,7 @@ class Library:
         self.left_out: dict[str, str] = {}
         """Documents that were over a limit of their parser, with the reason: `took longer than 10 s to read`."""
         self._over_limit: dict[object, tuple[str, str]] = {}
+        """What goes on from the name of such a file, as a sentence and as the reason; the name may be masked later."""
         self._as_it_is: set[object] = set()
         self._sources = sources
         self._within = within
@@ -186,7 +187,7 @@ class Library:
         if (converted := self._converted.get(key)) is not None:
             return converted
         if known := self._over_limit.get(key):
-            raise LeftOut(*known)  # it has had its time once
+            raise LeftOut(f"{entry.path}{known[0]}", known[1])  # it has had its time once
         lowered = entry.path.lower()
         as_it_is = key in self._as_it_is or (self._source and lowered.endswith(PAGE_SUFFIXES))
         try:
@@ -196,7 +197,7 @@ class Library:
                 text = open_text(entry, without=self.without, as_it_is=as_it_is)
         except LeftOut as reason:
             self.left_out[entry.path] = reason.why
-            self._over_limit[key] = (reason.message, reason.why)
+            self._over_limit[key] = reason.message.removeprefix(entry.path), reason.why
             raise
         if text.in_memory and (not entry.member or text.label in KINDS):
             self._converted.put(key, text)
@@ -276,7 +277,7 @@ class Library:
                 archive = self._archive(entry)
             except LeftOut as reason:
                 self.left_out[entry.path] = reason.why
-                self._over_limit[signature(entry)] = (reason.message, reason.why)
+                self._over_limit[signature(entry)] = reason.message.removeprefix(entry.path), reason.why
                 continue
             except Unreadable:
                 continue  # it is gone, and says so when it is read

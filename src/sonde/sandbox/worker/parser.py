@@ -31,6 +31,7 @@ READY, RECORD, END, REFUSED, OUT_OF_MEMORY = 1, 2, 3, 4, 5
 HEADER = struct.Struct("<BI")
 LONGEST_REQUEST = 4096
 """It arrives whole: the kernel does not cut what is this short."""
+LONGEST_REFUSAL = 500
 READ_AT_ONCE = 1 << 16
 ENCODINGS = ("charmap", "cp1252", "mac_roman", "utf_16", "utf_16_be", "utf_16_le", "latin_1", "ascii")
 
@@ -128,8 +129,8 @@ def serve(wire: socket.socket, read: Reader) -> None:
         except MemoryError:
             _send(OUT_OF_MEMORY, b"")
         except Exception as error:  # whatever a parser makes of a broken document
-            words = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-            _send(REFUSED, words[:500].encode("utf-8", "replace"))
+            words = str(error) if getattr(error, "in_our_words", False) else type(error).__name__
+            _send(REFUSED, words[:LONGEST_REFUSAL].encode("utf-8", "replace"))
         else:
             _send(END, b"")
         document.close()

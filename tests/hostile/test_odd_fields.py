@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from victim import Victim
 
 from contexts.traces import trace_servers as servers
 from contexts.traces.trace_servers import KEYS, Asked, Reply, serving
+from watch.watch_scene import Fault, append, trace, traffic
 
 SERVERS: dict[str, Callable[[Asked], Reply]] = {
     "phoenix": servers.phoenix,
@@ -126,3 +128,18 @@ def test_half_a_character_in_an_id_is_written_as_an_escape(
         done = victim.call(*commands(server, url, victim)[command])
 
     assert "Traceback" not in done.stderr and "UNEXPECTED_RUNTIME_ERROR" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("late", ["9999-12-31T23:59:59.999999Z", 2**62 * 1000 - 1000, -(2**61) * 1000])
+def test_a_trace_beyond_all_years_does_not_hide_the_others_from_an_incident(victim: Victim, late: str | int) -> None:
+    spans = [*traffic(12, 60, [Fault(step="charge_card", text="ledger down", begin=0, end=1e9)]), trace(99, 0)]
+    spans[-1] = [{**span, "start_time": late, "end_time": late} for span in spans[-1]]
+    append(victim.folder / "traces.jsonl", spans)
+
+    done = victim.call("incident", "--source", "traces.jsonl", "--runs-dir", victim.own, "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert "ledger down" in done.stdout
+    years = re.findall(r'"(?:start|end|timestamp|first_seen|last_seen)": "(.{11})', done.stdout)
+    assert years
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT", year) for year in years)

@@ -255,6 +255,6 @@ def _moment(text: str) -> str:
     """A time in the one spelling that sorts as text."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return rfc3339(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):  # the last hour of the year 9999 in New York is none of ours
         raise ToolFault(f"{text!r} is not a time; write 2026-11-01T12:00:00Z") from None
-    return rfc3339(moment if moment.tzinfo else moment.replace(tzinfo=UTC))

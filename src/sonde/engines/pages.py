@@ -342,7 +342,7 @@ def _sentence(span: Span) -> str:
     summary = span.summary
     service = span.attributes.get("service.name")
     where = f", service {inline(str(service), 80)}" if service else ""
-    began = f"{time_text(summary.start_us)[:19]}Z" if time_text(summary.start_us).endswith("Z") else ""
+    began = f"{time_text(summary.start_us)[:19]}Z"
     error = _error_line(span)
     ended = "failed" if summary.status == "ERROR" else "reported an error" if error else "ended"
     shown = f": {inline(error, VALUE_CHARS)}" if error else ""

@@ -11,19 +11,17 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from sonde.contexts.files import FilesContext
-from sonde.contexts.traces.span import Row, Span
+from sonde.contexts.traces.span import Row, Span, time_text
 from sonde.contexts.traces.store import TraceStore
 from sonde.contexts.traces.views import content_excerpt
 from sonde.contexts.workspace.local import PLAIN, LocalWorkspace
 from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.reach import strange_history
 from sonde.core.canonical import clip
-from sonde.core.deadline import rfc3339
 from sonde.core.evidence import Excerpt, Observed
 from sonde.disk import secret_reason
 from sonde.errors import ToolFault
@@ -127,11 +125,11 @@ class Frames:
             raise ToolFault(f"git says nothing about line {line} of {path}")
         if not commit.strip("0"):
             return {"commit": None, "author": None, "date": None, "summary": "not committed yet", "diff": None}
-        when = datetime.fromtimestamp(int(said.get("author-time", "0")), UTC)
+        when = time_text(int(said.get("author-time", "0")) * 1_000_000)
         return {
             "commit": commit,
             "author": said.get("author"),
-            "date": rfc3339(when),
+            "date": f"{when[:19]}Z",
             "summary": said.get("summary"),
             "diff": clip(_git(top, f"git show --format= -U2 --diff-filter=d {commit} -- {name}"), DIFF_CHARS),
         }

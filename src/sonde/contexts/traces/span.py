@@ -232,11 +232,14 @@ def _text(value: Any, limit: int) -> str:
 
 
 def time_text(microseconds: int) -> str:
-    """RFC 3339 in UTC with microseconds."""
+    """RFC 3339 in UTC with microseconds. What a stranger's clock says of the years before 1 and after 9999 is the first or the last moment
+    that can be written: others read the text back and sort by it.
+    """
     try:
-        return (EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")[:-6] + "Z"
+        moment = EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
-        return f"{microseconds}us"  # a hostile clock; still stable and sortable by start_us
+        moment = datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
+    return moment.isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def us_of_nanos(nanoseconds: int) -> int:

@@ -262,14 +262,13 @@ def in_words(text: str) -> str:
 
 
 def _excerpt(kind: EvidenceKind, ref: str, text: str, summary: SpanSummary) -> Excerpt:
-    moment = time_text(summary.start_us)
     return Excerpt(
         kind=kind,
         ref=ref,
         hash=sha256_text(text),
         trace_id=summary.trace_id,
         span_id=summary.span_id,
-        ts=f"{moment[:19]}Z" if moment.endswith("Z") else None,
+        ts=f"{time_text(summary.start_us)[:19]}Z",
     )
 
 

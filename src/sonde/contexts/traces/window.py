@@ -423,8 +423,7 @@ def _moment(text: str) -> int:
 
 def seconds(microseconds: int) -> str:
     """RFC 3339 to the second, as reports write times."""
-    text = time_text(microseconds)
-    return f"{text[:19]}Z" if text.endswith("Z") else text
+    return f"{time_text(microseconds)[:19]}Z"
 
 
 def spread(items: Sequence[Each], most: int = 5) -> list[Each]:

@@ -21,7 +21,7 @@ from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, Source, absolute, absolute_changes, source_of
 from sonde.contexts.traces.changes import read_changes
 from sonde.contexts.traces.context import TracesContext
-from sonde.core.deadline import Deadline, SystemClock
+from sonde.core.deadline import Deadline, SystemClock, guarded
 from sonde.engines.conversation import engine_for
 from sonde.engines.whole_trace import READING_MAXIMA
 from sonde.errors import ConfigError, RunError
@@ -154,7 +154,7 @@ def investigate(case: Case, settings: Settings, options: RunOptions) -> Investig
         engine = replace(engine, maxima=READING_MAXIMA)
     budget = budget_of(engine, settings, options)
     loading = Deadline(options.get("clock") or SystemClock(), budget.max_wall_time_sec)
-    with loading.in_force():
+    with loading.in_force(), guarded("loading the traces"):
         case = case.resolved()
         context = case.open(recorded=True)
     try:

@@ -6,13 +6,15 @@ the run's stop, because code that must respect the deadline must respect the sto
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Protocol
 
 from sonde.core.cancellation import Stop
@@ -20,6 +22,9 @@ from sonde.errors import ToolFault
 
 GRACE_S = 2.0
 """What reading and masking together may take although their run is over: the last citations are read again at the end."""
+LATE_S = 10.0
+"""What guarded work of a run that is over may take in all; then it is ended from outside."""
+TICK_S = 0.25
 
 
 class Clock(Protocol):
@@ -124,6 +129,8 @@ class Deadline:
         self.seconds = math.inf if seconds is None else seconds
         self.overtime = 0.0
         """Seconds for which documents were read and texts masked although the run was over."""
+        self.late = 0.0
+        """Seconds for which guarded work went on although the run was over."""
         self._given_back = 0.0
         self._waits: list[tuple[float, float]] = []
         self._lock = threading.Lock()
@@ -179,6 +186,92 @@ class Deadline:
         mine = self.remaining()
         wanted = mine if seconds is None else min(seconds, mine)
         return Deadline(self.clock, None if math.isinf(wanted) else wanted, stop=self.stop)
+
+
+class Overrun(ToolFault):
+    """Guarded work went on long after its run was over."""
+
+
+class _Ended(BaseException):  # no `except Exception` of the guarded work may hold it up
+    """Raised from outside, by `_Guards`, in a thread whose run is over."""
+
+
+class _Guards:
+    """All guarded work of this process, and the thread that watches it while there is any."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.held: set[Guard] = set()
+        self._some = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, guard: Guard) -> None:
+        with self.lock:
+            self.held.add(guard)
+            self._some.set()
+            if self._thread is None or not self._thread.is_alive():  # a fork has none of its parent's threads
+                self._thread = threading.Thread(target=self._watch, name="sonde-guards", daemon=True)
+                self._thread.start()
+
+    def _watch(self) -> None:
+        while True:
+            self._some.wait()
+            time.sleep(TICK_S)
+            with self.lock:
+                for deadline in {guard.deadline for guard in self.held if guard.deadline.is_over()}:
+                    deadline.late += TICK_S
+                for guard in self.held:
+                    if guard.deadline.late > LATE_S and not guard.struck and guard.deadline.is_over():
+                        guard.struck = True
+                        _raise_in(guard.thread, _Ended)
+                if not self.held:
+                    self._some.clear()
+
+
+_guards = _Guards()
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Let this be raised in another thread between two of its steps; None takes back what was not raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))
+
+
+class Guard:
+    """Ends the work inside, with an Overrun, if it goes on long after its run is over: for work on a stranger's data, in case that it
+    does not look at the deadline often enough. Such work only reads; what writes must not be broken off anywhere.
+    """
+
+    def __init__(self, deadline: Deadline, work: str) -> None:
+        self.deadline = deadline
+        self.thread = threading.get_ident()
+        self.struck = False
+        self._overrun = Overrun(f"{work} was ended: it went on long after the run's time was up")
+
+    def __enter__(self) -> None:
+        if self.deadline.late > LATE_S and self.deadline.is_over():
+            raise self._overrun
+        _guards.hold(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(_Ended):  # which may come as late as here
+            self._release()
+        self._release()
+        if kind is _Ended:
+            raise self._overrun from None
+
+    def _release(self) -> None:
+        with _guards.lock:
+            _guards.held.discard(self)
+            if self.struck:
+                _raise_in(self.thread, None)
+
+
+def guarded(work: str) -> AbstractContextManager[None]:
+    """A guard by the deadline in force; without one, nothing is watched."""
+    run = deadline_in_force()
+    return nullcontext() if run is None else Guard(run, work)
 
 
 _in_force: ContextVar[Deadline | None] = ContextVar("sonde_deadline", default=None)

@@ -18,6 +18,7 @@ import msgspec
 from sonde.contexts import Mindful
 from sonde.core.calls import excerpt_of_call
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable
+from sonde.core.deadline import guarded
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Excerpt
 from sonde.core.redaction import rewrite_value
@@ -162,7 +163,9 @@ class Host:
         started = self.run.clock.now()
         try:
             mask = self.run.spec.mask
-            result = self.run.registry.call(call.name, call.args) if mask is None else self._masked(call, mask)
+            reads = call.name not in self.run.registry.given and self.run.registry.get(call.name).read_only
+            with guarded(call.name) if reads else nullcontext():
+                result = self.run.registry.call(call.name, call.args) if mask is None else self._masked(call, mask)
         except Fault as fault:
             raise self._failed(call, fault, self.run.clock.now() - started) from None
         except ToolResponseInvalid as error:

@@ -16,7 +16,7 @@ from sonde.core.budget import Budget, Scope
 from sonde.core.calls import CallRef, shown_text
 from sonde.core.cancellation import Stop
 from sonde.core.canonical import hash_value, jsonable
-from sonde.core.deadline import Clock, Deadline, RepeatTime, SystemClock
+from sonde.core.deadline import Clock, Deadline, Overrun, RepeatTime, SystemClock, guarded
 from sonde.core.events import (
     JOURNAL_FORMAT,
     ROOT,
@@ -189,7 +189,12 @@ class Run:
     def reread(self, excerpt: Excerpt) -> str | None:
         """The text behind an excerpt: from the record for what a user's tool returned, otherwise from the context."""
         if CallRef.read(excerpt.ref) is None:
-            return self.spec.context.reread(excerpt)
+            try:
+                with guarded("reading the citations again"):
+                    return self.spec.context.reread(excerpt)
+            except Overrun as late:
+                self.note(late.message)
+                return None
         event = self.recorder.returned(excerpt.ref)
         return None if event is None else shown_text(event.result)
 
@@ -229,7 +234,8 @@ class Run:
                 prefilter = NO_PREFILTER
                 if engine.prefilter is not None:
                     try:
-                        prefilter = engine.prefilter(self._gathered(prefilter, ""))
+                        with guarded("the first look at the data"):
+                            prefilter = engine.prefilter(self._gathered(prefilter, ""))
                     except ToolFault as fault:  # no model is there yet that could try another way
                         raise ToolCallFailed(fault.message) from None
                     self.log.note(prefilter.excerpts, shown=True)

@@ -38,6 +38,7 @@ from sonde.contexts.workspace.scope import Place, ScopedWorkspace, read_places
 from sonde.contexts.workspace.text import visible
 from sonde.contexts.workspace.wire import Reply, WireWorkspace
 from sonde.core.canonical import clip, hash_value
+from sonde.core.deadline import deadline_in_force
 from sonde.core.evidence import Excerpt, Observed
 from sonde.errors import ToolFault
 from sonde.tools import Tool, tool
@@ -158,10 +159,15 @@ class WorkspaceContext:
 
     def reread(self, excerpt: Excerpt) -> str | None:
         """The cited lines as they are now."""
+        run, work = deadline_in_force(), "cited lines were still being read again"
         try:
-            return self.workspace.read(excerpt.path, excerpt.start_line, excerpt.end_line).content
+            since = 0.0 if run is None else run.check(run.clock.now(), work)
+            content = self.workspace.read(excerpt.path, excerpt.start_line, excerpt.end_line).content
+            if run is not None:
+                run.check(since, work)
         except ToolFault:
             return None
+        return content
 
     def fingerprint(self) -> str:
         """A hash of the file names; the texts are hashed where they are read."""

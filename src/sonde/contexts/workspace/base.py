@@ -8,7 +8,7 @@ texts, so whoever applies it needs no patch logic: it checks path, base hash and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -17,6 +17,8 @@ from typing import Protocol
 from sonde.core.canonical import sha256_text
 from sonde.core.difference import hunks
 from sonde.errors import ToolFault
+
+_STEP = 1 << 14
 
 
 class PathRefused(ToolFault):
@@ -252,9 +254,9 @@ def rejected(decision: Approval) -> Applied:
     return Applied(applied=False, summary=f"{said}: {reason}")
 
 
-def passage(path: str, lines: list[str], start_line: int | None, end_line: int | None) -> FileSlice:
-    """Cut lines out of a file, clamped to what there is; an empty file is lines 0 to 0."""
-    total = len(lines)
+def passage(path: str, text: str, start_line: int | None, end_line: int | None) -> FileSlice:
+    """Cut lines out of a text whose lines end with LF, clamped to what there is; an empty file is lines 0 to 0."""
+    total = text.count("\n") + (not text.endswith("\n") and bool(text))
     start = max(1, start_line or 1)
     end = min(total, end_line if end_line is not None else total)
     if total and start > total:
@@ -263,10 +265,33 @@ def passage(path: str, lines: list[str], start_line: int | None, end_line: int |
         raise ToolFault(
             f"end line {end_line} is before start line {start}. Example: read({path!r}, {start}, {start + 20})"
         )
-    content = "\n".join(lines[start - 1 : end])
+    first = _after(text, 0, start - 1)
+    content = text[first : _after(text, first, end - start + 1)].removesuffix("\n")
     return FileSlice(path=path, content=content, start_line=start if total else 0, end_line=end, total_lines=total)
 
 
-def matching_lines(path: str, lines: Iterable[str], query: str) -> list[Match]:
-    """Lines that contain the query, clipped to 300 characters."""
-    return [Match(path=path, line=n, text=line[:300]) for n, line in enumerate(lines, 1) if query in line]
+def _after(text: str, at: int, lines: int) -> int:
+    """Where the text goes on after this many lines. A file may have millions of them, so they are counted and not cut apart."""
+    while lines > 0 and at < len(text):
+        step = min(len(text), at + _STEP)
+        here = text.count("\n", at, step)
+        if here >= lines:
+            for _ in range(lines):
+                at = text.index("\n", at) + 1
+            break
+        at, lines = step, lines - here
+    return at
+
+
+def matching_lines(path: str, text: str, query: str, most: int) -> list[Match]:
+    """The first lines that contain the query, clipped to 300 characters, in a text whose lines end with LF."""
+    found: list[Match] = []
+    line, at = 1, 0
+    while len(found) < most and "\n" not in query and (hit := text.find(query, at)) >= 0:
+        line += text.count("\n", at, hit)
+        start = text.rfind("\n", at, hit) + 1 or at
+        end = text.find("\n", hit)
+        end = len(text) if end < 0 else end
+        found.append(Match(path=path, line=line, text=text[start : min(end, start + 300)]))
+        line, at = line + 1, end + 1
+    return found

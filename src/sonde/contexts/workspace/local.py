@@ -9,6 +9,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -36,8 +37,9 @@ from sonde.contexts.workspace.base import (
 from sonde.contexts.workspace.paths import DEEPEST, Root, clean, clean_folder, portable
 from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.reach import CLOSED_HINT, confinable, outer_git, reach
-from sonde.contexts.workspace.text import decode, texts
+from sonde.contexts.workspace.text import decode, plain
 from sonde.contexts.workspace.writer import Transaction, inverse, write_plan
+from sonde.core.deadline import deadline_in_force
 from sonde.errors import ConfigError, ToolFault
 from sonde.models.process import Program, ProgramEnd, run_process
 
@@ -114,7 +116,7 @@ class LocalWorkspace:
         text = self._readable(path)
         if text is None:
             raise ToolFault(f"there is no file {path}; list_files() shows what there is")
-        return passage(clean(path), texts(text), start_line, end_line)
+        return passage(clean(path), plain(text), start_line, end_line)
 
     def text(self, path: str) -> str | None:
         """The whole text with its own line endings, None where there is no such file."""
@@ -144,12 +146,18 @@ class LocalWorkspace:
             raise ToolFault("the query is empty. Example: search('def main')")
         matches: list[Match] = []
         names = self._searched(path)
-        for name in names:
+        run = deadline_in_force()
+        for number, name in enumerate(names):
+            if run is not None and run.is_over():
+                note = f"the run had to end: {number:,} of {len(names):,} files were searched"
+                return Matches(matches=tuple(matches), truncated=note)
             if len(names) == 1 or not name.lower().endswith(DOCUMENTS):
-                matches += self._matches_in(name, query)
+                with suppress(PathRefused):  # no text
+                    text = plain(self._readable(name) or "")
+                    matches += matching_lines(name, text, query, MAX_MATCHES - len(matches))
             if len(matches) >= MAX_MATCHES:
                 note = f"only the first {MAX_MATCHES} matches are shown; search for something rarer or in one folder"
-                return Matches(matches=tuple(matches[:MAX_MATCHES]), truncated=note)
+                return Matches(matches=tuple(matches), truncated=note)
         note = (
             f"only the first {MAX_FILES:,} files were searched; search one folder" if len(names) >= MAX_FILES else None
         )
@@ -158,12 +166,6 @@ class LocalWorkspace:
     def _searched(self, path: str | None) -> tuple[str, ...]:
         folder = clean_folder(path or "")
         return (folder,) if folder and (self.root.path / self.root.real(folder)).is_file() else self.list_files(folder)
-
-    def _matches_in(self, path: str, query: str) -> list[Match]:
-        try:
-            return matching_lines(path, texts(self._readable(path) or ""), query)
-        except PathRefused:
-            return []
 
     def apply(self, plan: Plan) -> Applied:
         """Judge every path, ask, and write all or nothing."""

@@ -24,7 +24,7 @@ from sonde.contexts.workspace.base import (
 )
 from sonde.contexts.workspace.local import DOCUMENTS, MAX_MATCHES
 from sonde.contexts.workspace.paths import clean_folder
-from sonde.contexts.workspace.text import texts
+from sonde.contexts.workspace.text import plain
 from sonde.core.canonical import sha256_text
 from sonde.core.deadline import deadline_in_force
 from sonde.errors import ToolFault
@@ -78,7 +78,7 @@ class MaskedWorkspace:
             return self._mask.hidden(text)
         for real, masked in (
             (written.text, written.masked),
-            ("\n".join(texts(written.text)), "\n".join(texts(written.masked))),
+            (plain(written.text).removesuffix("\n"), plain(written.masked).removesuffix("\n")),
         ):
             if text == real:
                 return masked
@@ -110,8 +110,8 @@ class MaskedWorkspace:
         """Lines of a file. All of it is read and masked first: a key may begin above them."""
         with self._behind(path) as real:
             whole = self.inner.read(real, rationale=rationale)
-        lines = self._shown(whole.path, whole.content).split("\n") if whole.total_lines else []
-        return passage(self._name(whole.path), lines, start_line, end_line)
+        shown = f"{self._shown(whole.path, whole.content)}\n" if whole.total_lines else ""
+        return passage(self._name(whole.path), shown, start_line, end_line)
 
     def search(self, query: str, path: str | None = None) -> Matches:
         """Lines that contain the text `query` as they are masked."""
@@ -120,7 +120,9 @@ class MaskedWorkspace:
         place = clean_folder(path or "")
         names = [each for each in self.list_files() if not place or each == place or each.startswith(f"{place}/")]
         if place and not names:
-            return Matches(matches=tuple(matching_lines(place, self.read(place).content.split("\n"), query)))
+            found = matching_lines(place, self.read(place).content, query, MAX_MATCHES)
+            note = f"only the first {MAX_MATCHES} matches are shown; search for something rarer"
+            return Matches(matches=tuple(found), truncated=note if len(found) >= MAX_MATCHES else None)
         rows: list[Match] = []
         run = deadline_in_force()
         for number, name in enumerate(names[:MAX_SEARCHED]):
@@ -129,12 +131,12 @@ class MaskedWorkspace:
                 return Matches(matches=tuple(rows), truncated=note)
             if len(names) == 1 or not name.lower().endswith(DOCUMENTS):
                 with suppress(PathRefused):  # no text
-                    rows += matching_lines(name, self.read(name).content.split("\n"), query)
+                    rows += matching_lines(name, self.read(name).content, query, MAX_MATCHES - len(rows))
             if len(rows) >= MAX_MATCHES:
                 break
         cut = len(rows) >= MAX_MATCHES or len(names) > MAX_SEARCHED
         note = f"only the first {MAX_MATCHES} matches in the first {MAX_SEARCHED:,} files are shown; name a file or a folder"
-        return Matches(matches=tuple(rows[:MAX_MATCHES]), truncated=note if cut else None)
+        return Matches(matches=tuple(rows), truncated=note if cut else None)
 
     def text(self, path: str) -> str | None:
         """The whole text of a file, masked."""

@@ -13,9 +13,11 @@ from sonde.contexts.workspace.base import Action, FileChange, NothingToChange, P
 from sonde.contexts.workspace.match import FileLines, HunkPlace, LineBudget, place_hunks
 from sonde.contexts.workspace.parse import FilePatch, Hunk, parse_patch
 from sonde.contexts.workspace.paths import clean, folded
-from sonde.contexts.workspace.text import TextLine, join, split
+from sonde.contexts.workspace.text import TextLine, join, plain, split
 from sonde.core.canonical import plural, sha256_text
+from sonde.core.deadline import deadline_in_force
 
+MAX_LINES = 1_000_000
 TextOf = Callable[[str], str | None]
 
 
@@ -41,6 +43,8 @@ def plan_patch(patch: str, text_of: TextOf) -> Plan:
 def _change(file: FilePatch, text_of: TextOf, notes: list[str], effort: LineBudget) -> FileChange:
     """The new text of one file, made from the one that is there."""
     path = clean(file.path)
+    if (run := deadline_in_force()) is not None and run.is_over():
+        raise PatchRefused(f"the run had to end before {path} was looked at")
     if file.action is Action.ADD:
         hunk = file.hunks[0]
         if len(file.hunks) > 1 or hunk.old:
@@ -50,6 +54,8 @@ def _change(file: FilePatch, text_of: TextOf, notes: list[str], effort: LineBudg
     text = text_of(path)
     if text is None:
         raise PatchRefused(f"{path} does not exist; to create it use `*** Add File: {path}`")
+    if (count := plain(text).count("\n")) > MAX_LINES:
+        raise PatchRefused(f"{path} has {count:,} lines; only files of up to {MAX_LINES:,} are changed")
     base = sha256_text(text)
     if file.action is Action.DELETE:  # a unified diff says what it deletes; that must be all that is there
         left = len(split(patched(path, text, file.hunks, [], effort))) if file.hunks else 0

@@ -77,9 +77,9 @@ def split(text: str) -> list[TextLine]:
     return [TextLine(m[1], m[2]) for m in LINE.finditer(text) if m[0]]
 
 
-def texts(text: str) -> list[str]:
-    """Just the text of each line."""
-    return [line.text for line in split(text)]
+def plain(text: str) -> str:
+    """The text with LF at the end of each line."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def join(lines: Sequence[TextLine], final_newline: bool, ending: str) -> str:

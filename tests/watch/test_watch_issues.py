@@ -19,7 +19,7 @@ from sonde.contexts.traces.window import read_window
 from sonde.errors import ConfigError
 from sonde.watch import issues, lifecycle
 from sonde.watch.state import WatchState
-from watch.watch_scene import Fault, Post, append, trace, traffic
+from watch.watch_scene import START, Fault, Post, append, trace, traffic
 
 STOCK = Fault(step="search_stock", text="KeyError: 'sku' in row {n}", begin=0, end=300)
 CARD = Fault(step="charge_card", text="TimeoutError: no answer in {n} ms", begin=120, end=1e9)
@@ -221,6 +221,35 @@ def test_an_issue_that_is_fixed_in_a_release_regresses_only_there_or_later(
     post.look(500)
 
     assert post.issues()[1].state == state
+
+
+def test_traces_that_ended_before_an_issue_was_resolved_are_no_regression(post: Post) -> None:
+    now = time.time() - START.timestamp()
+    append(post.traces, [trace(number, now - 300 + number, STOCK) for number in range(3)])
+    post.look(now - 100)
+    said = sonde("issues", "resolve", "1", "--state", post.folder, cwd=post.path)
+    append(post.traces, [trace(100, now - 17, STOCK)])  # under way to the watch while somebody resolved it
+    before = post.look(now + 200), post.issues()[1]
+    append(post.traces, [trace(101, now + 250, STOCK)])
+    after = post.look(now + 500), post.issues()[1]
+
+    assert said.returncode == 0
+    assert (before[0], before[1].state, before[1].count) == ([], "resolved", 4)
+    assert (after[0], after[1].state, after[1].count) == (["regressed 1"], "regressed", 5)
+    resolved, regressed = after[1].happenings[-2:]
+    assert (resolved.kind, regressed.kind) == ("resolved", "regressed")
+    assert resolved.at_us < regressed.at_us
+
+
+def test_resolving_again_keeps_the_release_that_has_the_fix(post: Post) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    post.look(200)
+    said = [
+        sonde("issues", "resolve", "1", *more, "--state", post.folder, cwd=post.path).stdout
+        for more in (["--release", "2.4.1"], [], ["--release", "2.5"])
+    ]
+
+    assert said == [f"issue 1 is resolved, fixed in {release}\n" for release in ("2.4.1", "2.4.1", "2.5")]
 
 
 def test_people_merge_split_mute_assign_note_and_reopen(post: Post) -> None:

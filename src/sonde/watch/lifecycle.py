@@ -2,7 +2,7 @@
 
     new        first seen just now; ongoing from the next window in which it is seen
     resolved   quiet for some windows that had traces, or a person says so, or that it is fixed in a release
-    regressed  seen again after it was resolved; where a release is named, in that release or a later one
+    regressed  seen again in traces that ended after it was resolved; where a release is named, in that release or a later one
     reopened   a person says that it is not resolved
 
 Errors that traces recovered from are issues of their own kind, if the watch counts them: no issue is about both, and what makes traces
@@ -139,10 +139,14 @@ def _advance(state: WatchState, signature: int, window: int, members: Sequence[T
             state.change("UPDATE signatures SET issue = ? WHERE id = ?", issue, signature)
             happened(state, issue, "new", at_us)
         return
-    ((then, first, fixed_in),) = state.rows("SELECT state, first_window, fixed_in FROM issues WHERE number = ?", issue)
+    ((then, since_us, first, fixed_in),) = state.rows(
+        "SELECT state, since_us, first_window, fixed_in FROM issues WHERE number = ?", issue
+    )
     if then == "resolved":
-        if fixed_in and not any(_has_fix(state, look, fixed_in) for look in members):
-            return  # still the old release
+        back = [look for look in members if _came_back(state, look, since_us, fixed_in)]
+        if not back:
+            return
+        at_us = min(look.row.end_us for look in back)
         state.change(
             "UPDATE issues SET state = 'regressed', since_us = ?, fixed_in = '' WHERE number = ?", at_us, issue
         )
@@ -151,16 +155,16 @@ def _advance(state: WatchState, signature: int, window: int, members: Sequence[T
         state.change("UPDATE issues SET state = 'ongoing', since_us = ? WHERE number = ?", at_us, issue)
 
 
-def _has_fix(state: WatchState, look: TraceLook, release: str) -> bool:
-    """Whether a trace ran in the release that should have mended it, or in one first seen later. Without a release nobody knows, and
-    it counts.
+def _came_back(state: WatchState, look: TraceLook, resolved_us: int, release: str) -> bool:
+    """Whether a trace shows an issue that is over. If it is fixed in a release, what ran in that one or in one first seen later does.
+    Otherwise, and if the trace names no release, it must have ended after the issue was resolved: windows are read some time later.
     """
     ran = look.named("releases")
+    if not release or not ran:
+        return look.row.end_us > resolved_us
     fixed_us = state.one("SELECT first_us FROM releases WHERE release = ?", release)
-    if not ran or release in ran:
-        return True
-    if fixed_us is None:
-        return False
+    if release in ran or fixed_us is None:
+        return release in ran
     return any((state.one("SELECT first_us FROM releases WHERE release = ?", each) or 0) > fixed_us for each in ran)
 
 
@@ -287,17 +291,21 @@ def note(state: WatchState, number: int, text: str, *, author: str, at: float) -
         )
 
 
-def resolve(state: WatchState, number: int, *, release: str = "") -> None:
-    """It is over; with a release, it counts as regressed only if that release or a later one shows it."""
+def resolve(state: WatchState, number: int, *, release: str = "") -> str:
+    """It is over; with a release, it counts as regressed only if that release or a later one shows it. Said again without a release,
+    the one that was named before still holds; the release that holds now.
+    """
     with state.transaction():
-        existing(state, number)
+        then, known = existing(state, number)
+        release = release[:200] or (known if then == "resolved" else "")
         state.change(
             "UPDATE issues SET state = 'resolved', since_us = ?, fixed_in = ? WHERE number = ?",
             time.time_ns() // 1000,
-            release[:200],
+            release,
             number,
         )
-        _by_hand(state, number, "resolved", f"fixed in {release[:200]}" if release else "by hand")
+        _by_hand(state, number, "resolved", f"fixed in {release}" if release else "by hand")
+    return release
 
 
 def reopen(state: WatchState, number: int) -> None:

@@ -212,8 +212,8 @@ def resolve(
     from sonde.watch.lifecycle import resolve as resolve_
 
     with place.open() as state:
-        resolve_(state, number, release=release or "")
-    return _said(f"issue {number} is resolved" + (f", fixed in {release}" if release else ""))
+        fixed_in = resolve_(state, number, release=release or "")
+    return _said(f"issue {number} is resolved" + (f", fixed in {fixed_in}" if fixed_in else ""))
 
 
 def reopen(number: Number, *, place: IssuePlace) -> int:

@@ -200,6 +200,26 @@ def test_an_error_that_only_an_event_tells_counts_and_a_later_try_that_succeeds_
     assert {each.name for each in found.groups} == {"charge: Overdrawn: no", "fetch: ReadTimeout after 30 s"}
 
 
+def test_a_trace_recovered_only_if_every_sign_of_failure_in_it_was_mended(tmp_path: Path) -> None:
+    def returns(text: str) -> Json:
+        said = {"openinference.span.kind": "TOOL", "output.value": text}
+        return {**step("charge_card"), "attributes": said}
+
+    refused, paid, again = returns('{"error": "bad currency"}'), returns('{"paid": 1}'), step("search", tries=2)
+    path = tmp_path / "t.jsonl"
+    traces = [[again, refused], [refused, again], [again, refused, paid], [again, paid], [refused, paid], [paid]]
+    rows = [row for number, steps in enumerate(traces) for row in trace(number, steps)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    with FileStore(path) as store:
+        found = read_window(store, TraceQuery())
+
+    outcomes = ["failed", "failed", "recovered", "recovered", "recovered", "healthy"]
+    assert [each.outcome for each in found.traces] == outcomes
+    standing = [each.failure.component for each in found.traces if each.failure is not None]
+    assert standing == ["charge_card", "charge_card", "search", "search", "charge_card"]
+
+
 def test_a_component_that_became_slow_is_a_group_and_not_its_callers(
     window: Callable[[Iterable[list[Json]]], Window],
 ) -> None:

@@ -4,10 +4,10 @@
     groups = error_groups_of([facts, ...])
 
 The failure of a trace is where it began: the deepest failed span that no later try mended and from which the failure went up to the root.
-What a parent says about it ("step failed") is a consequence and no group. If no span failed, the quiet signs of the rules (a tool that
-returned an error as its output) are failures in the same way. A trace whose failures were all mended by a later try of the
-same step has recovered; its failures are grouped too. It is a count, not a judgement: two causes with one message in one component are one
-group.
+What a parent says about it ("step failed") is a consequence and no group. If no span failed, or all that failed was mended, the quiet
+signs of the rules (a tool that returned an error as its output) are failures in the same way. A trace has recovered if a later try of the
+same step mended all of this; its failures are grouped too. It is a count, not a judgement: two causes with one message in one component
+are one group.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ class _Reading:
 
 
 def facts_of(trace_id: str, spans: Iterable[Span], table: AttributeTable) -> TraceFacts:
-    """The facts of one trace. Spans beyond MAX_TRACE_SPANS are only counted. If no span failed, quiet signs are its failures: a tool that
-    returned an error, a retriever that found nothing, an answer that was cut.
+    """The facts of one trace. Spans beyond MAX_TRACE_SPANS are only counted. If no span failed, or a later try mended all that did, quiet
+    signs are its failures: a tool that returned an error, a retriever that found nothing, an answer that was cut.
     """
     read = _Reading()
     quiet: list[Sign] = []
@@ -200,12 +200,20 @@ def facts_of(trace_id: str, spans: Iterable[Span], table: AttributeTable) -> Tra
         used = _usage(attributes)
         if used != (0, 0.0):
             read.usage[summary.span_id] = used
-    read.said = read.said or {sign.span.summary.span_id: sign.why for sign in strongest(quiet)}
     tree = Tree(read.spans)
     roots = tree.roots()
     root = roots[0]
     failures, retries = _failures(tree, read)
     unmended = any(not failure.mended for failure in failures) or root.span_id in read.said
+    if quiet and not unmended:
+        loud = read.said
+        read.said = loud | {sign.span.summary.span_id: sign.why for sign in strongest(quiet)}
+        found = _failures(tree, read)
+        unmended = any(not failure.mended for failure in found[0]) or root.span_id in read.said
+        if unmended or not loud:
+            failures, retries = found
+        else:
+            read.said = loud
     start = min(span.start_us for span in read.spans)
     return TraceFacts(
         trace_id=trace_id,

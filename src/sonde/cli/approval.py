@@ -114,8 +114,11 @@ class AtTerminal:
 def _shown(plan: Plan, *, color: bool) -> str:
     """The diff and what it comes to."""
     lines: list[str] = []
-    for line in printable_lines(visible(plan.diff())).removesuffix("\n").split("\n"):
+    diff = visible(plan.diff()).replace(
+        "\r", "<U+000D>"
+    )  # one before LF is there only where lines end in different ways
+    for line in printable_lines(diff).removesuffix("\n").split("\n"):
         paint = COLORS.get(line[:1], "") if color and not line.startswith(("+++", "---")) else ""
         lines.append(f"{paint}{line}\x1b[0m" if paint else line)
-    diff = "\n".join(lines)
-    return f"\n{diff}\n{printable_lines(visible(plan.summary()))}\n"
+    shown = "\n".join(lines)
+    return f"\n{shown}\n{printable_lines(visible(plan.summary()))}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -12,7 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, strategies as st
 
+from sonde.cli.approval import approval
 from sonde.contexts.workspace import (
     Approval,
     LocalWorkspace,
@@ -23,6 +26,7 @@ from sonde.contexts.workspace import (
     accept,
     plan_patch,
 )
+from sonde.contexts.workspace.base import Action, FileChange, NothingToChange
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.text import WRITTEN_OUT, visible
@@ -355,6 +359,33 @@ def test_a_lone_carriage_return_is_no_line_of_a_change_that_somebody_judges() ->
 
     assert "\n+check # <U+000D>exit 1\n" in visible(plan.diff())
     assert plan.summary() == "a.sh: added +1 -0"
+
+
+def test_no_added_line_brings_a_carriage_return_at_its_end() -> None:
+    patch = "*** Begin Patch\n*** Update File: a.sh\n@@\n-set -e\n+set -e\r\r\n*** End Patch"
+
+    with pytest.raises(NothingToChange):
+        plan_patch(patch, lambda path: "set -e\nls\n")
+
+
+def test_a_line_that_is_removed_and_added_again_keeps_its_end() -> None:
+    patch = "*** Begin Patch\n*** Update File: a.sh\n@@\n one\n+set -e\n+new\n-set -e\n*** End Patch"
+
+    (change,) = plan_patch(patch, lambda path: "one\r\nset -e\nls\n").changes
+
+    assert change.new_text == "one\r\nset -e\nnew\r\nls\n"
+
+
+@given(old=st.text("a\r\n", max_size=8), new=st.text("a\r\n", max_size=8))
+@example(old="a\nb\n", new="a\r\nb\n")
+def test_texts_that_differ_are_never_shown_as_equal(old: str, new: str) -> None:
+    plan = Plan(changes=(FileChange(path="a.sh", action=Action.UPDATE, old_text=old, new_text=new),))
+    told = io.StringIO()
+    approval(yes=True, stderr=told)(plan)
+    shown = told.getvalue()
+
+    assert ("@@" in shown) == (old != new)
+    assert "\r" not in shown
 
 
 def test_nothing_hidden_stays_hidden_and_emoji_stay_whole() -> None:

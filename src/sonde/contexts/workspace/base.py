@@ -7,7 +7,6 @@ texts, so whoever applies it needs no patch logic: it checks path, base hash and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -98,9 +97,13 @@ class FileChange:
 
     @cached_property
     def diff(self) -> str:
-        """Unified diff of this file."""
-        only_cr = "\r" in self.old_text and "\n" not in self.old_text + (self.new_text or "")
-        old, new = _diffed(self.old_text, only_cr), _diffed(self.new_text or "", only_cr)
+        """Unified diff of this file. Texts that differ have a hunk: the end of a line is left out only where all lines of both end alike,
+        so a CR in it means something. A lone CR ends lines only where nothing else does.
+        """
+        texts = (self.old_text, self.new_text or "")
+        crlf, lf = (sum(text.count(end) for text in texts) for end in ("\r\n", "\n"))
+        ending = "\n" if crlf != lf else "\r\n" if crlf or "\r" not in self.old_text else "\r"
+        old, new = (_diffed(text, ending) for text in texts)
         before = "/dev/null" if self.action is Action.ADD else f"a/{self.path}"
         after = "/dev/null" if self.action is Action.DELETE else f"b/{self.writes}"
         return "\n".join([f"--- {before}", f"+++ {after}", *hunks(old, new)]) + "\n"
@@ -116,9 +119,9 @@ class FileChange:
         return f"{self.path}: {done} +{added} -{removed}"
 
 
-def _diffed(text: str, only_cr: bool) -> list[str]:
-    """Lines as programs read them, the last one marked where nothing ends it. A lone CR ends lines only where nothing else does."""
-    *lines, last = text.split("\r") if only_cr else re.split(r"\r?\n", text)
+def _diffed(text: str, ending: str) -> list[str]:
+    """The lines, the last one marked where nothing ends it."""
+    *lines, last = text.split(ending)
     return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines
 
 

@@ -69,7 +69,7 @@ def parse_patch(patch: str) -> list[FilePatch]:
     """The patch file by file, in its order; PatchRefused with the line and an example where it has no form."""
     if len(patch) > MAX_CHARS:
         raise PatchRefused(f"it has {len(patch):,} characters; the most is {MAX_CHARS:,}. Send it in several patches")
-    lines = re.split(r"\r?\n", patch)
+    lines = [line.rstrip("\r") for line in patch.split("\n")]  # the file says how its lines end
     del lines[: next((n for n, line in enumerate(lines) if line.strip()), len(lines))]
     while lines and not lines[-1].strip() and lines[-1] != " ":  # one space is an empty line of context
         lines.pop()

@@ -100,7 +100,9 @@ def patched(path: str, text: str, hunks: Sequence[Hunk], notes: list[str], effor
 
 
 def _replaced(hunk: Hunk, old: Sequence[TextLine], place: HunkPlace, ending: str) -> list[TextLine]:
-    """Kept lines stay as the file has them; added ones take the ending of the line above and, after a loose match, its indentation."""
+    """Kept lines stay as the file has them; added ones take the ending of the line above and, after a loose match, its indentation. A line
+    that is removed and added again keeps its ending: nobody would see that change.
+    """
     known: dict[str, str] = {}  # indentation in the file by that in the patch
     if place.loose:
         pairs = {(_indent(text), _indent(line.text)) for text, line in zip(hunk.old, old, strict=True) if text.strip()}
@@ -111,11 +113,19 @@ def _replaced(hunk: Hunk, old: Sequence[TextLine], place: HunkPlace, ending: str
         longest = max((each for each in known if indent.startswith(each)), key=len, default="")
         indents[indent] = known.get(longest, "") + indent[len(longest) :]
     result: list[TextLine] = []
+    removed: dict[str, list[str]] = {}
+    for (mark, _), line in zip((each for each in hunk.lines if each[0] != "+"), old, strict=True):
+        if mark == "-" and line.ending:
+            removed.setdefault(line.text, []).append(line.ending)
+    for endings in removed.values():
+        endings.reverse()
     remaining = iter(old)
     for mark, text in hunk.lines:
         if mark == "+":
             kept = text.lstrip()
-            result.append(TextLine(indents[_indent(text)] + kept if kept else text, ending))
+            written = indents[_indent(text)] + kept if kept else text
+            endings = removed.get(written)
+            result.append(TextLine(written, endings.pop() if endings else ending))
             continue
         line = next(remaining)
         ending = line.ending or ending

@@ -157,7 +157,7 @@ def question_spec(
     clock = options.get("clock") or SystemClock()
     loading = Deadline(clock, budget_of(ASK, settings, options).max_wall_time_sec)
     with ExitStack() as stack:
-        opened = open_context(context, code=code, without=without, exclusion=exclusion)
+        opened = open_context(context, code=code, without=without, exclusion=exclusion, loading=loading)
         if source is not None:
             from sonde.api.trace_question import TraceQuestion  # noqa: PLC0415  # loaded only for those who ask about traces
 

@@ -18,6 +18,7 @@ from sonde.contexts.files.about import left_out, raw_pages
 from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.files.file_list import expanded
 from sonde.core.canonical import clip
+from sonde.core.deadline import Deadline
 from sonde.disk import AnyPath
 from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
@@ -47,7 +48,7 @@ class Opened:
     input_ref: Mapping[str, Any] = field(default_factory=lambda: {"trace_ids": list[str]()})
     secrets: Sequence[str] = ()
     began: float | None = None
-    """When a server was first asked for it, if one was: loading is part of the run's time."""
+    """When it was first looked at: listing and loading are part of the run's time."""
 
     def given_to(self, spec: RunSpec) -> RunSpec:
         """The spec of a question about this, masked as the spec says."""
@@ -77,15 +78,23 @@ def open_context(
     within: Sequence[AnyPath] = (),
     without: str = "",
     exclusion: Exclusion | None = None,
+    loading: Deadline | None = None,
 ) -> Opened:
     """One context of everything given; ConfigError if paths were given and nothing in them can be read.
 
     `within`: the paths come from a model or a manifest, and are read only below these folders.
-    `without` is the layer that the parsers of documents may lack, `exclusion` what to leave out of the paths.
+    `without` is the layer that the parsers of documents may lack, `exclusion` what to leave out of the paths. `loading` is the time of
+    the run, which begins here.
     """
     exclusion = exclusion or Exclusion()
     if len(given) == 1 and isinstance(given[0], Opened):
         return given[0]
+    if loading is not None:
+        with loading.in_force():
+            opened = open_context(
+                given, code=code, rationale_over=rationale_over, within=within, without=without, exclusion=exclusion
+            )
+        return replace(opened, began=loading.started)
     own: Any = given[0] if len(given) == 1 else None
     if all(callable(getattr(own, name, None)) for name in ("tools", "describe", "reread", "fingerprint")):
         return Opened(context=own, left_out=left_out(own.library.listing) if isinstance(own, FilesContext) else "")

@@ -73,6 +73,7 @@ class TraceQuestion:
         """
         query = self.query()
         run = deadline_in_force()
+        began = run.started if run is not None and any(place.server for place in self.places) else None
         files = beside.context if beside is not None else None
         if files is not None and not isinstance(files, FilesContext | CodeContext):
             raise ConfigError("beside traces a question takes files and folders, not data: put the data into a file")
@@ -103,7 +104,7 @@ class TraceQuestion:
                     "filter_expr": self.filter_expr,
                 },
                 secrets=[secret for place in self.places for secret in place.secrets()],
-                began=run.started if run is not None and any(place.server for place in self.places) else None,
+                began=began if beside is None or beside.began is None else beside.began,
             )
 
     @property

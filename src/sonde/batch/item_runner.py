@@ -31,6 +31,7 @@ from sonde.batch.result import Component, FinishedRun, ItemResult, refused, resu
 from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.span import time_text
+from sonde.core.deadline import Deadline, SystemClock
 from sonde.core.events import AnyEvent, Event, RunEnded
 from sonde.disk import below, root_of
 from sonde.engines.ask import ASK
@@ -82,7 +83,8 @@ class Order:
         """The run of an item that asks."""
         code, paths = bool(item.fields.get("code", False)), [Path(path) for path in item.fields.get("paths", [])]
         exclusion = Exclusion(tuple(item.fields.get("exclude", ())), bool(item.fields.get("gitignore", True)))
-        opened = open_context(paths, code=code, within=self.roots, exclusion=exclusion)
+        loading = Deadline(SystemClock(), self.settings.budget(ASK.budget, ASK.maxima).max_wall_time_sec)
+        opened = open_context(paths, code=code, within=self.roots, exclusion=exclusion, loading=loading)
         return ask_spec(item.fields["question"], opened, self.settings, code=code, schema=item.fields.get("schema"))
 
     def case(self, item: Item) -> Case:

@@ -24,7 +24,7 @@ from sonde.parsers import PACKED, BadDocument
 CHUNK = 1 << 20
 SAMPLE = 1 << 16
 NESTED = (*PACKED, b"PK\x03\x04", b"Rar!", b"7z\xbc\xaf")
-BINARY, ENCRYPTED, NESTED_ONE, LINK = "binary", "encrypted", "an archive", "a link or device"
+BINARY, ENCRYPTED, NESTED_ONE, LINK, FOLDER = "binary", "encrypted", "an archive", "a link or device", "a folder"
 TOO_LARGE, TOO_MUCH, TOO_MANY, DAMAGED = "too large", "over the limit", "one too many", "damaged"
 
 zstd: Any = None
@@ -41,7 +41,7 @@ Member = tuple[int, str, str, bytes]
 def read(document: BinaryIO, *, form: str, most: int, together: int, members: int) -> Iterator[Member]:
     """The members of a `zip` or `tar`, each in pieces; a `file` has one, without a name.
 
-    `most` bytes are read of one member and `together` of all; of more than `members` the rest is not looked at.
+    `most` bytes are read of one member and `together` of all; of more than `members`, or as many folders, the rest is not looked at.
     """
     try:
         if form == "file":
@@ -58,11 +58,18 @@ def read(document: BinaryIO, *, form: str, most: int, together: int, members: in
 
 def _members(document: BinaryIO, form: str, most: int, together: int, members: int) -> Iterator[Member]:
     found = _zip_members(document) if form == "zip" else _tar_members(_decompressed(document))
-    for number, (raw, refusal, content) in enumerate(found):
+    number, folders = -1, 0
+    for raw, refusal, content in found:
         name = raw.encode("utf-8", "replace").decode()
-        if number == members:
-            yield number, name, TOO_MANY, b""
+        if refusal == FOLDER:
+            folders += 1
+        else:
+            number += 1
+        if number == members or folders > members:
+            yield number + 1, name, TOO_MANY, b""
             return
+        if refusal == FOLDER:
+            continue
         if content is None:
             yield number, name, refusal, b""
             continue
@@ -85,8 +92,8 @@ def _zip_members(document: BinaryIO) -> Iterator[tuple[str, str, IO[bytes] | Non
     with zipfile.ZipFile(document) as archive:
         for info in archive.infolist():
             if info.is_dir():
-                continue
-            if info.flag_bits & 1:
+                yield info.filename, FOLDER, None
+            elif info.flag_bits & 1:
                 yield info.filename, ENCRYPTED, None
             elif (info.external_attr >> 16) & 0o170000 not in (0, 0o100000):
                 yield info.filename, LINK, None
@@ -112,8 +119,8 @@ def _tar_members(stream: IO[bytes]) -> Iterator[tuple[str, str, IO[bytes] | None
             cast("Any", archive).members = []  # it would keep every header
             if info.isreg():
                 yield info.name, "", archive.extractfile(info)
-            elif not info.isdir():
-                yield info.name, LINK, None
+            else:
+                yield info.name, FOLDER if info.isdir() else LINK, None
 
 
 @contextlib.contextmanager

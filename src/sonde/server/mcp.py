@@ -47,6 +47,7 @@ from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
 from sonde.core.cancellation import Stop
 from sonde.core.canonical import clip
+from sonde.core.deadline import Deadline, SystemClock
 from sonde.core.events import Event, HostReturned, ModelReplied, RunStarted, SubcallStarted, TurnStarted
 from sonde.engines.ask import ASK
 from sonde.errors import ConfigError, SondeError
@@ -220,7 +221,8 @@ class Tools:
             exclusion = Exclusion.of(exclude, gitignore=not read_ignored, here=self._root.path)
             opened = None
             if inside or code:
-                opened = open_context(inside, within=[self._root.path], code=code, exclusion=exclusion)
+                loading = Deadline(SystemClock(), max_wall_time_sec or most.max_wall_time_sec)
+                opened = open_context(inside, within=[self._root.path], code=code, exclusion=exclusion, loading=loading)
             return ask(
                 question,
                 *([opened] if opened else []),

@@ -27,6 +27,7 @@ from sonde.cli.options import (
 )
 from sonde.cli.text import printable
 from sonde.core.canonical import plural
+from sonde.core.deadline import Deadline, SystemClock
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -174,7 +175,8 @@ def ask(
             print(f"note: no PATH was given, so the model has no data to look at; {_GIVE_A_PATH}", file=sys.stderr)
     exclusion = leave_out.exclusion()
     lacking = parsed_without(settings.backend, unsafe=how.unsafe, without=how.without)
-    context = _opened(words, exclusion, code=how.code, without=lacking, silent=silent)
+    loading = Deadline(SystemClock(), settings.budget(ASK.budget, ASK.maxima).max_wall_time_sec)
+    context = _opened(words, exclusion, loading, code=how.code, without=lacking, silent=silent)
     if not context and not how.code and (leave_out.exclude or leave_out.no_ignore):
         raise ConfigError("--exclude and --no-ignore are about files: give a PATH, too")
     asking: dict[str, Any] = {
@@ -215,7 +217,9 @@ def ask(
     return run_with_view(output, settings, start, roots=roots, way_on=way_on)
 
 
-def _opened(words: list[str], exclusion: Exclusion, *, code: bool, without: str, silent: bool) -> list[Opened]:
+def _opened(
+    words: list[str], exclusion: Exclusion, loading: Deadline, *, code: bool, without: str, silent: bool
+) -> list[Opened]:
     """The context of the typed paths, if there are any. Says what is not read, or read in a way that may surprise."""
     from sonde.api.sources import open_context
     from sonde.cli.inputs import looks_like_traces, sources, unread
@@ -223,7 +227,7 @@ def _opened(words: list[str], exclusion: Exclusion, *, code: bool, without: str,
     context = sources(words, code=code, exclusion=exclusion)
     if not context:
         return []
-    opened = open_context(context, code=code, without=without, exclusion=exclusion)
+    opened = open_context(context, code=code, without=without, exclusion=exclusion, loading=loading)
     notes: list[str] = []
     if "-" not in words and unread():
         notes.append("note: standard input is not read; add - to the paths if you mean it")

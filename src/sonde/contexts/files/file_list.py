@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sonde.contexts.files.exclusion import COSTLY, EXCLUDED, GITIGNORE, IGNORED, Chain, Exclusion, Judge
+from sonde.core.deadline import deadline_in_force
 from sonde.disk import AnyPath, NotPlain, below, root_of, secret_reason
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, ToolFault
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
 
@@ -76,6 +77,8 @@ class Listing:
     roots: list[str] = field(default_factory=list[str])
     source: int = 0
     _source_of: dict[str, int] = field(default_factory=dict[str, int])
+    _next_number: dict[str, int] = field(default_factory=dict[str, int])
+    _numbered: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
     @property
     def total_bytes(self) -> int:
@@ -98,12 +101,33 @@ class Listing:
         """One more file, unless another source brought it already; a second one of the same name gets a number."""
         if real and self._source_of.setdefault(real, self.source) != self.source:
             return
-        name, number = path, 2
-        while name in self.entries:
-            if real and self.entries[name].real == real:
+        name, number = path, self._next_number.get(path, 2)
+        if path in self.entries:
+            if real and (self.entries[path].real == real or (path, real) in self._numbered):
                 return
-            name, number = f"{path}~{number}", number + 1
+            while name in self.entries:
+                name, number = f"{path}~{number}", number + 1
+            self._next_number[path] = number  # thousands of names may look the same
+            self._numbered.add((path, real))
         self.entries[name] = Entry(name, size, mtime_ns, real)
+
+
+class _Pace:
+    """Notices at every thousandth step of a listing that the run had to end."""
+
+    def __init__(self) -> None:
+        self._run = deadline_in_force()
+        self._since = 0.0 if self._run is None else self._run.clock.now()
+        self._steps = 0
+
+    def step(self) -> None:
+        """ConfigError if time is up: without its files there is nothing to ask about."""
+        self._steps += 1
+        if self._run is not None and self._steps % 1000 == 0:
+            try:
+                self._since = self._run.check(self._since, "the files were still being listed")
+            except ToolFault as late:
+                raise ConfigError(f"{late.message}; name fewer folders, or raise max_wall_time_sec") from None
 
 
 class _SourcePath(NamedTuple):
@@ -203,6 +227,7 @@ def _matching(places: Iterator[str], part: str, *, last: bool, enters: bool, lin
     """What in these folders fits one part of a glob; `**` goes down and gives the folders too."""
     down = part == "**"
     seen: set[str] = set()
+    pace = _Pace()
     for place in places:
         folders = [place]
         while folders:
@@ -218,6 +243,7 @@ def _matching(places: Iterator[str], part: str, *, last: bool, enters: bool, lin
             except (OSError, ValueError):  # no folder, not ours to read, or a name with a zero byte
                 continue
             for item in fitting:
+                pace.step()
                 path = _joined(folder, item.name)
                 if item.name.startswith(".") and not part.startswith("."):
                     continue
@@ -319,11 +345,13 @@ def _find(listing: Listing, place: _SourcePath, name: str, judge: Judge) -> None
 def _walk(listing: Listing, place: _SourcePath, prefix: str, judge: Judge) -> None:
     root, absolute = place.real, str(Path(place.path).absolute())
     folders: list[tuple[str, str, Chain]] = [(root, prefix, judge.top(root))]
+    pace = _Pace()
     while folders:
         folder, shown, chain = folders.pop()
         try:
             with os.scandir(folder) as items:
                 for item in items:
+                    pace.step()
                     name = shown + _shown(item.name)
                     is_folder = item.is_dir(follow_symlinks=False)
                     if is_folder and item.name in SKIPPED_FOLDERS:

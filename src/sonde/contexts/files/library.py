@@ -44,7 +44,8 @@ GLOB_CHARS = 4096
 _HASHED_FILES, _HASHED_BYTES = 2_000, 64_000_000
 _CONVERTED_BYTES = 128_000_000
 MASKED_BYTES = 256_000_000
-_ARCHIVES, _ARCHIVED_BYTES = 200, 1_000_000_000
+_ARCHIVES, _ARCHIVED_BYTES, _ARCHIVED_NAMES = 200, 1_000_000_000, 32_000_000
+"""How many archives are opened, what may be in them, and what the names of their members may take: those of 100,000, if they are short."""
 V = TypeVar("V")
 
 
@@ -268,11 +269,11 @@ class Library:
         """Put the members of each archive in its place. They are judged by their names like files in a folder."""
         judge = Judge(self._exclusion)
         packed = [entry for entry in listing.entries.values() if entry.real.lower().endswith(ARCHIVES)]
-        unpacked_bytes = 0
+        unpacked_bytes = named_bytes = 0
         for number, entry in enumerate(packed):
             try:
-                if number >= _ARCHIVES or unpacked_bytes > _ARCHIVED_BYTES:
-                    why = f"not opened: at most {_ARCHIVES} archives and {_ARCHIVED_BYTES:,} bytes in them are read"
+                if number >= _ARCHIVES or unpacked_bytes > _ARCHIVED_BYTES or named_bytes > _ARCHIVED_NAMES:
+                    why = f"not opened: at most {_ARCHIVES} archives are, with {_ARCHIVED_BYTES:,} bytes and about 100,000 members"
                     raise LeftOut(f"{entry.path} is {why}.", why)  # noqa: TRY301 - it is left out like one that is broken
                 archive = self._archive(entry)
             except LeftOut as reason:
@@ -282,6 +283,7 @@ class Library:
             except Unreadable:
                 continue  # it is gone, and says so when it is read
             unpacked_bytes += archive.size
+            named_bytes += archive.names
             if archive.cut:
                 self.left_out[entry.path] = f"{archive.cut}; the members before are read"
             del listing.entries[entry.path]

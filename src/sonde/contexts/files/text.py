@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import errno
 import importlib.util
+import itertools
 import os
 import posixpath
 from bisect import bisect_left
@@ -51,6 +52,7 @@ EXPANDED_FREELY = 16_000_000
 MEMBER_BYTES = 64_000_000
 MEMBERS = 10_000
 _LONGEST_NAME = 1000
+_NAMED_BYTES = 200
 UNPACK_SECONDS = 20
 MemberPiece = tuple[int, str, str, bytes]
 """The number of a member, its name, why it is not read, and some of its bytes."""
@@ -240,8 +242,13 @@ class Archive:
 
     @property
     def size(self) -> int:
-        """Bytes of all texts together."""
-        return sum(len(data or b"") for data in self.members.values())
+        """Bytes of all texts together, and what their names take: a member may be empty and its name long."""
+        return sum(len(data or b"") for data in self.members.values()) + self.names
+
+    @property
+    def names(self) -> int:
+        """What the names of all members take in a listing, about."""
+        return sum(len(name) + _NAMED_BYTES for name in itertools.chain(self.members, self.refused))
 
     def open(self, entry: Entry, *, without: str = "", as_it_is: bool = False) -> Text:
         """The text of a member; Unreadable says why it has none. The keywords are those of `open_text`."""
@@ -303,9 +310,12 @@ def open_archive(entry: Entry, *, without: str = "") -> Archive:
 
 def member_name(raw: str) -> str:
     """What a member is called here: without what leads up or out, on one line; empty if nothing sensible is left."""
-    parts = [part for part in raw.replace("\\", "/").split("/") if part not in ("", ".", "..")]
-    name = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in "/".join(parts))
-    return name if len(name) <= _LONGEST_NAME else ""
+    name = "/".join(part for part in raw.replace("\\", "/").split("/") if part not in ("", ".", ".."))
+    if len(name) > _LONGEST_NAME:
+        return ""
+    if name.isprintable():
+        return name
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
 
 
 def signature(entry: Entry) -> tuple[str, str, int, int, int] | None:

@@ -68,6 +68,14 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
     ),
     (["xox", "xapp-"], re.compile(rf"{_LEFT}(?:xox[abposre]|xapp)-[A-Za-z0-9-]{{10,}}")),
     (["hooks.slack.com/"], re.compile(r"(?<=hooks\.slack\.com/services/)[A-Za-z0-9/]{20,}")),
+    (["/webhooks/"], re.compile(r"(?<=/webhooks/)[0-9]{15,22}/[A-Za-z0-9_-]{30,}")),  # of Discord
+    ([":AA"], re.compile(r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}")),  # of a bot in Telegram
+    (
+        ["dp."],
+        re.compile(rf"{_LEFT}dp\.(?:pt|st|sa|ct|scim|audit|said)\.(?:[a-z0-9_-]{{2,35}}\.)?[A-Za-z0-9]{{32,}}"),
+    ),
+    (["ATATT3", "ATCTT3"], re.compile(rf"{_LEFT}AT[AC]TT3[A-Za-z0-9_=-]{{20,}}")),
+    (["SK"], re.compile(rf"{_LEFT}SK[0-9a-f]{{32}}(?![A-Za-z0-9])")),
     (
         [
             "hf_",
@@ -83,9 +91,11 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
             "phx_",
             "phc_",
             "lin_api_",
+            "lsv2_",
         ],
         re.compile(
-            _OWN_LEFT + r"(?:hf|npm|gsk|r8|dckr_pat|dop_v1|shpat|shpss|figd|sntrys|phx|phc|lin_api)_[A-Za-z0-9_-]{20,}"
+            _OWN_LEFT
+            + r"(?:hf|npm|gsk|r8|dckr_pat|dop_v1|shpat|shpss|figd|sntrys|phx|phc|lin_api|lsv2_pt|lsv2_sk)_[A-Za-z0-9_-]{20,}"
         ),
     ),
     (
@@ -109,19 +119,42 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
 ]
 """What is removed wherever it is, and texts without which it cannot be there: looking for those is much quicker."""
 
-_NAME = "password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|client[_-]?secret"
-_SIGN = r"""["']?\s{0,4}[:=]\s{0,4}["']?"""
-_NAMED = re.compile(rf"(?i)(?:{_NAME}){_SIGN}"), re.compile(r"""[^\s"',;]{4,}""")
-"""A telling name, and a value behind it."""
-_NAMES = ("passw", "passphrase", "secret", "token", "key")
-_HEADERS = (
-    (re.compile(rf"(?i)authorization{_SIGN}"), re.compile(r"""(?:[A-Za-z-]{3,20}\x20)?[^\s"',;]{8,}""")),
-    (re.compile(rf"(?i)cookie{_SIGN}"), re.compile(r"""[^\s=;,"']{1,100}=[^\r\n"']+""")),
+_NAME = (
+    "password|passwd|passphrase|(?:db|user|admin|root|smtp|mail|ftp|ssh|mysql|pg|postgres|redis|login|auth)_pass|secret|token"
+    "|(?:api|access|account|private|encryption|signing|master)[_-]?key|secret[_-]?key(?:[_-]?base)?"
 )
-"""Headers whose whole value is removed; the name stays."""
+_SIGN = r"""(?:["']\]?)?\s{0,4}(?:(?:=>|:=|:\s{0,4}\[)\s{0,4}(?=["'])|[:=]\s{0,4})["']?"""
+"""What stands between a name and its value. In code `token => x` and `token := x` are no values unless they are quoted."""
+_VALUE = re.compile(r"""(?<=")(?:[^"\\\r\n]|\\.){4,2000}(?=")|(?<=')(?:[^'\\\r\n]|\\.){4,2000}(?=')|[^\s"',;]{4,}""")
+"""One in quotes goes to its quote."""
+_NAMED: Sequence[tuple[str, re.Pattern[str], re.Pattern[str]]] = [
+    ("", re.compile(rf"(?:{_NAME}){_SIGN}"), _VALUE),
+    (  # a folder in PWD is no secret
+        "pwd",
+        re.compile(r"""(?<![a-z])pwd["']?(?:=|:\s{0,4})["']?(?![/~.$\\]|[a-z]:[\\/])"""),
+        _VALUE,
+    ),
+    (  # behind an option only what is no word: "use --token to sign in"
+        "-",
+        re.compile(
+            rf"""-(?<!\w-)-?(?:[a-z]{{1,20}}-)?(?:{_NAME})[ \t]{{1,4}}(?:["']|(?![-$])(?=[^\s"',;]{{0,100}}[0-9!@#%^*+=]))"""
+        ),
+        _VALUE,
+    ),
+    ("</", re.compile(rf"<(?!token>)[\w:.-]{{0,40}}?(?:{_NAME}|pwd)>"), re.compile(r"[^<>\r\n]{4,500}(?=</)")),
+]
+"""A text without which they cannot be there, telling names in small letters, and values behind them."""
+_NAMES = ("pass", "pwd", "secret", "token", "key")
+_HEADERS = (
+    (re.compile(rf"authorization{_SIGN}"), re.compile(r"""(?:[A-Za-z-]{3,20}\x20)?[^\s"',;]{8,}""")),
+    (re.compile(rf"cookie{_SIGN}"), re.compile(r"""[^\s=;,"']{1,100}=[^\r\n"']+""")),
+)
+"""Headers, in small letters, whose whole value is removed; the name stays."""
 
 _SECRETIVE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w~@#$%^&*+=/.!-]*[\w~@#$%^&*+=/-](?![\w(\[{<])")
 """The beginning of a value that is more than a word or a number, and no call."""
+_PHRASE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[^(){}<>\x20]*\x20[^(){}<>]*")
+"""A value of several words, which only quotes or tags hold together."""
 _CODE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 
 PART = 1 << 18
@@ -427,24 +460,28 @@ def _secrets_in(text: str, *, any_word: bool = True) -> Iterator[tuple[int, int]
         if any(needle in text for needle in needles):
             yield from (found.span() for found in pattern.finditer(text))
     lower = text.lower()
+    if len(lower) != len(text):  # a capital I with a dot becomes two characters
+        lower = re.sub("[A-Z]+", lambda capitals: capitals[0].lower(), text)
     if any(name in lower for name in _NAMES):
-        for start, end in _values_behind(*_NAMED, text):
-            if any_word:
+        named = ((name, value) for needle, name, value in _NAMED if needle in lower)
+        for start, end in (span for each in named for span in _values_behind(*each, text, lower)):
+            if any_word or _PHRASE.fullmatch(text, start, end):
                 yield start, end
                 continue
             value = _SECRETIVE.match(text[start : min(end, start + LONGEST_NAMED)])
             if value and len(value[0]) >= SHORTEST_MIXED and not _CODE_NAME.fullmatch(value[0]):
                 yield start, start + value.end()
     if "authorization" in lower or "cookie" in lower:
-        yield from (span for header in _HEADERS for span in _values_behind(*header, text))
+        yield from (span for header in _HEADERS for span in _values_behind(*header, text, lower))
 
 
-def _values_behind(name: re.Pattern[str], value: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
-    """Where values stand behind such names, without the backslash of an escaped quote. A value may hold or end with another name, as
-    in `api_key=x:password: y`: the value of that one is found too, inside the first only up to the next name, which keeps this linear.
+def _values_behind(name: re.Pattern[str], value: re.Pattern[str], text: str, lower: str) -> Iterator[tuple[int, int]]:
+    """Where values stand behind such names, which are looked for in `lower`, without the backslash of an escaped quote. A value may hold
+    or end with another name, as in `api_key=x:password: y`: the value of that one is found too, inside the first only up to the next
+    name, which keeps this linear.
     """
     done = 0
-    for found, after in itertools.pairwise((*name.finditer(text), None)):
+    for found, after in itertools.pairwise((*name.finditer(lower), None)):
         assert found is not None, "only the last is"
         start, end = found.end(), 0
         if start < done:
@@ -470,7 +507,9 @@ def redact_value(value: Any, kept: Sequence[str] = ()) -> Any:
         return redact_text(value) if isinstance(value, str) else value
     clean: dict[Any, Any] = {}
     for name, item in cast("dict[Any, Any]", value).items():
-        telling = isinstance(item, str) and _TELLING.search(str(name))
+        telling = isinstance(item, str) and (
+            _TELLING.search(str(name)) or _NAMED[1][1].search(f"{name}={item[:3]}".lower())
+        )
         shown = REDACTED if telling else redact_value(item)
         clean[redact_text(name) if isinstance(name, str) else name] = item if name in kept else shown
     return clean

@@ -538,6 +538,49 @@ def test_an_investigation_is_masked_and_its_report_is_not(traces: Path, tmp_path
     assert replay(folder, settings=Settings()).equal
 
 
+def findings_of(found: sonde.Investigation, field: str = "pass_fail") -> dict[str, str]:
+    assert found.report is not None
+    return {each["control_id"]: each[field] for each in found.report["controls_evaluated"]}
+
+
+def test_controls_are_checked_against_the_real_values_of_which_nothing_is_shown(traces: Path, tmp_path: Path) -> None:
+    patterns = {"own.domain": "d[o]e@corp", "own.word": "TimeoutError", "own.sign": "<email-"}
+    words = {"title": "T", "description": "D", "severity": "high", "remediation_template": "R", "controls_version": "1"}
+    need = {"required_evidence": ["required_tool_io"]}
+    own = [{"control_id": each, "violation_patterns": [made], **words, **need} for each, made in patterns.items()]
+    controls = tmp_path / "own.json"
+    controls.write_text(json.dumps({"controls": own}))
+    model = ScriptedModel(["print(controls)", "SUBMIT(findings=[], gaps=[])"])
+    options: dict[str, Any] = {"controls_files": [controls], "settings": Settings(), "runs_dir": tmp_path / "runs"}
+
+    real = sonde.comply(TRACE, traces, **options)
+    found = sonde.comply(TRACE, traces, mask=True, model=model, **options)
+
+    said = findings_of(found, "rationale")
+    assert findings_of(found) == findings_of(real) == {"own.domain": "fail", "own.word": "fail", "own.sign": "pass"}
+    assert said["own.domain"] == f"matched a value that the mask hides in span {SPAN}"
+    assert said["own.word"] == f"matched 'TimeoutError' in span {SPAN}"
+    assert leaks(sent(model.requests)) == []
+    assert "doe@" not in sent(model.requests) + (folder_of(found) / JOURNAL).read_text()
+    assert files_with(folder_of(found)) == {"report.md"}
+    assert replay(folder_of(found), settings=Settings()).equal
+
+
+def test_a_masked_key_still_fails_the_shipped_control_about_keys(tmp_path: Path) -> None:
+    key = "sk-proj-" + "Ab3dEf6hIj9kLm2n" * 2
+    path = one_trace(tmp_path)
+    row = json.loads(path.read_text())
+    path.write_text(json.dumps({**row, "attributes": {**row["attributes"], "output.value": f"use {key} today"}}))
+
+    found = sonde.comply(
+        TRACE, path, controls="owasp-llm-2025", mask=True, settings=Settings(), runs_dir=tmp_path / "runs"
+    )
+
+    kept = [each for each in folder_of(found).rglob("*") if each.is_file() and key[:16] in each.read_text()]
+    assert findings_of(found)["llm02.sensitive_information"] == "fail"
+    assert [each.name for each in kept if each.name != "report.md"] == []
+
+
 @pytest.mark.long
 def test_without_a_model_an_investigation_masks_its_files_as_well(traces: Path, tmp_path: Path) -> None:
     for found in (

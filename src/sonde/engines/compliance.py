@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from sonde.contexts.controls import MAX_CONTROLS, Control, infer_scope
 from sonde.contexts.traces.context import LOOKING, TracesContext
+from sonde.contexts.traces.maskedstore import MaskedStore
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import merge
 from sonde.core.instructions import is_named
@@ -59,7 +60,9 @@ MAX_UNKNOWN = 20
 def selected(gathered: Gathered, limit: int = MAX_CONTROLS) -> list[Control]:
     """The controls that apply to this trace, most severe first."""
     context = cast("TracesContext", gathered.context)
-    summaries = context.store.summaries(str(gathered.params["trace_id"]))
+    store, trace_id = context.store, str(gathered.params["trace_id"])
+    # A tool whose name is masked is still the tool that a control is about.
+    summaries = store.real_summaries(trace_id) if isinstance(store, MaskedStore) else store.summaries(trace_id)
     scope = infer_scope((span.kind, span.name) for span in summaries)
     if scope.span_kinds == frozenset({"UNKNOWN"}):  # instrumentation without kinds: what is unknown excludes no control
         scope = replace(scope, span_kinds=None)

@@ -2,7 +2,8 @@
 
 A rule fails a control only with a proved place, and says `insufficient_evidence` when what the control requires is
 not in the trace. Bounded: at most MAX_SPANS spans are opened, failed ones first, one at a time, and the first
-READ_CHARS characters of each text are kept for matching; what was left out is a gap.
+READ_CHARS characters of each text are kept for matching; what was left out is a gap. In a masked run patterns are matched against the real
+values, since a mask must not make a control pass; what is quoted and pointed at is masked.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sonde.contexts.controls import Control
+from sonde.contexts.traces.maskedstore import MaskedStore
 from sonde.contexts.traces.prefilter import READ_CHARS, shortened
 from sonde.contexts.traces.rules import error_text
 from sonde.contexts.traces.span import Span
@@ -43,7 +45,8 @@ class Seen:
     """What a trace holds that controls ask for."""
 
     store: TraceStore
-    spans: tuple[Span, ...]
+    real: tuple[tuple[str, Span], ...]
+    """Spans in short as they are, with the ids that may be shown. In a masked run nothing else of them may leave this module."""
     error_count: int
     errors: tuple[Excerpt, ...]
     tool_io: tuple[Excerpt, ...]
@@ -62,9 +65,10 @@ class Seen:
             "required_span_attributes": self.attributes,
         }.get(need, ())
 
-    def pointers(self, span: Span) -> tuple[Excerpt, ...]:
+    def pointers(self, span_id: str) -> tuple[Excerpt, ...]:
         """What proves a match in a span: its summary and its whole content, read again."""
-        return (span_excerpt(span.summary), content_excerpt(self.store.span(span.summary.span_id)))
+        span = self.store.span(span_id)
+        return (span_excerpt(span.summary), content_excerpt(span))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,7 @@ def see(store: TraceStore, trace_id: str) -> Seen:
     """
     summaries = store.summaries(trace_id)
     chosen = sorted(summaries, key=lambda s: (s.status != "ERROR" and not s.exception, s.order))[:MAX_SPANS]
-    spans: list[Span] = []
+    real: list[tuple[str, Span]] = []
     cut: list[str] = []
     tool_io: list[Excerpt] = []
     chunks: list[Excerpt] = []
@@ -94,9 +98,10 @@ def see(store: TraceStore, trace_id: str) -> Seen:
     attributes: list[Excerpt] = []
     for summary in sorted(chosen, key=lambda s: s.order):
         span = store.span(summary.span_id)
-        short = shortened(span)
-        spans.append(short)
-        if short.attributes != span.attributes:
+        unmasked = store.real_span(summary.span_id) if isinstance(store, MaskedStore) else span
+        short = shortened(unmasked)
+        real.append((summary.span_id, short))
+        if short.attributes != unmasked.attributes:
             cut.append(summary.span_id)
         tool = tool_io_of(span)
         tool_io += artifact_excerpts(EvidenceKind.TOOL_IO, span, [tool] if tool else [])
@@ -116,7 +121,7 @@ def see(store: TraceStore, trace_id: str) -> Seen:
         )
     return Seen(
         store=store,
-        spans=tuple(spans),
+        real=tuple(real),
         error_count=sum(summary.status == "ERROR" for summary in summaries),
         errors=tuple(span_excerpt(s) for s in chosen if s.status == "ERROR"),
         tool_io=tuple(tool_io),
@@ -129,11 +134,15 @@ def see(store: TraceStore, trace_id: str) -> Seen:
 
 def rule(control: Control, seen: Seen) -> Ruled:
     """What the rules say about one control."""
-    hits = [(span, found) for span in seen.spans if (found := control.violations(_text(span, control.look_in)))]
+    hits = [
+        (span_id, found) for span_id, span in seen.real if (found := control.violations(_text(span, control.look_in)))
+    ]
     if hits:
         first, found = hits[0]
-        why = f"matched {found[0]!r:.80} in span {first.summary.span_id}"
-        excerpts = tuple(e for span, _ in hits[:SHOWN] for e in seen.pointers(span))
+        if isinstance(seen.store, MaskedStore):
+            found = control.violations(_text(shortened(seen.store.span(first)), control.look_in))
+        why = f"matched {f'{found[0]!r:.80}' if found else 'a value that the mask hides'} in span {first}"
+        excerpts = tuple(e for span_id, _ in hits[:SHOWN] for e in seen.pointers(span_id))
         return Ruled(control=control, pass_fail="fail", confidence=0.78, excerpts=excerpts, why=why)
     limit = control.max_error_spans
     if limit is not None and seen.error_count > limit:

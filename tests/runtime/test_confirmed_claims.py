@@ -333,3 +333,40 @@ def test_neither_a_line_nor_a_name_can_add_a_part_to_the_small_question(characte
     begun = [line for line in prompts(model)[1].splitlines() if line.startswith("Reply with one word")]
     assert begun == ["Reply with one word, yes or no; after no, say in one sentence what is wrong."]
     assert answer.status is RunStatus.PARTIAL
+
+
+def test_a_value_that_would_hold_if_it_were_sent_again_may_be_confirmed() -> None:
+    model = ScriptedModel([CLAIM, "FINAL(held_final)"])
+
+    answer = run_in_memory(model, "What happened?", logs(), max_subcalls=0)
+
+    assert "FINAL(held_final) sends it again" in prompts(model)[1]
+    assert answer.status is RunStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    "final",
+    [
+        "FINAL('the data does not say')",
+        "FINAL('somebody restarted it [app.log:1-200]')",
+        "FINAL('a disk was full [app.log:2], see [none.log:1]')",
+    ],
+)
+def test_confirming_is_not_offered_for_a_value_that_would_not_hold(final: str) -> None:
+    model = ScriptedModel([final, "FINAL(held_final)"])
+
+    long = logs([f"payments: disk {n} is full" for n in range(900)])
+    answer = run_in_memory(model, "Who restarted it?", long, max_subcalls=0)
+
+    assert "confirm" not in prompts(model)[1]
+    assert answer.status is RunStatus.PARTIAL
+
+
+def test_an_answer_that_the_data_does_not_say_is_proved_by_what_was_looked_at() -> None:
+    look = "print(read_file('app.log', 1, 4))"
+    model = ScriptedModel([look, "FINAL('the data does not say')", "FINAL(held_final + ' [app.log:1-4]')"])
+
+    answer = run_in_memory(model, "Who restarted it?", logs())
+
+    assert "If the data does not say, cite what you looked at" in prompts(model)[2]
+    assert (answer.status, answer.text) == (RunStatus.SUCCEEDED, "the data does not say [app.log:1-4]")

@@ -327,3 +327,54 @@ def test_a_ref_names_the_recorded_call(tmp_path: Path) -> None:
 def test_one_line_of_a_result_is_no_range() -> None:
     assert call_text("notice", {"topic": "hours"}, 2, 2) == "notice(topic='hours') line 2"
     assert call_text("notice", {"topic": "hours"}, 2, 3) == "notice(topic='hours') lines 2-3"
+
+
+def orders() -> list[dict[str, Any]]:
+    """Every order of the day."""
+    return [{"order": 5000 + n, "customer": f"ann{n % 7}@example.com", "paid": n % 3 > 0} for n in range(300)]
+
+
+def counting(look: str, answer: str, *again: str) -> Callable[[ModelRequest], str]:
+    """A model that loads the orders, prints `look`, and answers with the ref of the call."""
+    replies = iter(again)
+
+    def reply(request: ModelRequest) -> str:
+        if len(request.messages) == 2:
+            return code(f"rows = orders()\nfailed = [row for row in rows if not row['paid']]\nprint({look})")
+        if len(request.messages) == 4:
+            return code(f"FINAL({answer.replace('REF', refs_in(request)[-1])})")
+        return code(next(replies))
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("look", "final"),
+    [
+        ("len(failed), len(rows)", "'100 of 300 orders failed, the first was 5000 [REF]'"),
+        ("rows[0]", "f'{len(failed)} of {len(rows)} orders are unpaid [REF]'"),
+    ],
+)
+def test_what_code_counted_in_a_result_is_proved_by_its_call(look: str, final: str) -> None:
+    answer = asked(counting(look, final), tools=[orders])
+
+    assert answer.status is RunStatus.SUCCEEDED
+    assert [each.place for each in answer.citations] == ["orders()"]
+    assert answer.record.runtime_ref.usage.llm_subcalls == 0
+
+
+@pytest.mark.parametrize(
+    ("look", "final"),
+    [
+        ("'77 of 300'", "'77 orders failed [REF]'"),
+        ("len(rows)", "'77 of 300 orders failed [REF]'"),
+        ("len(failed)", "'100 orders failed and none was refunded [REF]'"),
+        ("len(failed)", "'most orders failed [REF]'"),
+    ],
+)
+def test_what_the_model_wrote_itself_about_a_result_that_it_did_not_read_is_no_count(look: str, final: str) -> None:
+    answer = asked(counting(look, final, "FINAL(held_final)"), tools=[orders])
+
+    assert answer.status is RunStatus.PARTIAL
+    assert not answer.citations
+    assert "the model cited orders() without having read it" in answer.gaps

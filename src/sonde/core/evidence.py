@@ -202,13 +202,15 @@ MOST_PIECES = 1_000
 @dataclass(frozen=True, slots=True)
 class Refuted:
     """Why a citation is not accepted, for people; `told` says it to the model where that needs other words. `unseen`: no tool has
-    returned that place at all. `blank`: nothing is there.
+    returned that place at all. `blank`: nothing is there. `confirmable`: `told` shows the place, so the same citation holds when it
+    is sent again.
     """
 
     reason: str
     told: str = ""
     unseen: bool = False
     blank: bool = False
+    confirmable: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "told", self.told or self.reason)

@@ -137,6 +137,7 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
             told = f"{reason}: write [span:ID] in it for a span that proves it, or [group:ID] for a group"
         elif gathered.calls:
             told += f"; what a tool returned without lines is cited by its call: [{gathered.calls[-1]}]"
+        told += ". If the data does not say, cite what you looked at"
         problems.append(Problem(gate="citations", reason=reason, told=told))
     if wrong:
         return Conclusion(output=None, text=text, problems=tuple(problems))
@@ -310,7 +311,8 @@ def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citati
     if isinstance(found, Refuted) or gathered.confirms or was_shown(str(result.result), gathered.printed):
         return found
     reason = f"the model cited {path}:{start}-{end} without having read it"
-    return Refuted(reason, f"{path}:{start}-{end} was not shown to you yet. It reads: {clip(str(result.result), 400)}")
+    told = f"{path}:{start}-{end} was not shown to you yet. It reads: {clip(str(result.result), 400)}"
+    return Refuted(reason, told, confirmable=True)
 
 
 def fallback(gathered: Gathered) -> Conclusion:

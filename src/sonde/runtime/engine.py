@@ -46,13 +46,14 @@ TOO_MUCH = Refuted(f"only the first {MAX_PROOFS:,} pieces of evidence were check
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Why a final value is not accepted as it is, for people; `told` says it to the model where that needs other words. A problem that
-    the model cannot mend is not told at all.
+    the model cannot mend is not told at all; a `confirmable` one is gone when the same value is sent again.
     """
 
     gate: Gate
     reason: str
     told: str = ""
     mendable: bool = True
+    confirmable: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "told", self.told or self.reason)
@@ -60,7 +61,8 @@ class Problem:
     @classmethod
     def of(cls, refuted: Refuted, where: str = "") -> Problem:
         """A citation that does not hold; `where` says which."""
-        return cls(gate="evidence", reason=where + refuted.reason, told=where + refuted.told)
+        reason, told = where + refuted.reason, where + refuted.told
+        return cls(gate="evidence", reason=reason, told=told, confirmable=refuted.confirmable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,17 +142,18 @@ Reply with one word, yes or no; after no, say in one sentence what is wrong."""
 REPAIR = """\
 Your final value was not accepted yet:
 {reasons}
-Mend it, or confirm it if what is shown above proves it: the value is kept, FINAL(held_final) sends it again. {example}"""
+{how}"""
 
-REPAIR_ACTION = """\
-Your final value was not accepted yet:
-{reasons}
-Mend it, or send the same finalize action again if what is shown above proves it."""
+CONFIRM_OR_MEND = "Mend it, or confirm it if what is shown above proves it: the value is kept, FINAL(held_final) sends it again. {example}"
+MEND = "Mend it: the value is kept as held_final. {example}"
+
+CONFIRM_OR_MEND_ACTION = "Mend it, or send the same finalize action again if what is shown above proves it."
+MEND_ACTION = "Mend it and send the finalize action again."
 
 REPAIR_CLAIMS = """\
 Your claims were not accepted yet:
 {reasons}
-Send the whole JSON object again with these mended, or as it was if what is shown above proves it."""
+Send the whole JSON object again with these mended."""
 
 NO_CLAIMS = (
     "Your reply was no JSON object with claims. Reply with the object alone, without words around it: {final_example}"
@@ -168,9 +169,9 @@ LAST_CALL = "{left:.0f} s are left and a reply takes you about {call:.0f} s: fin
 REGENERATE = "Your reply has no final signal and this is the last turn. Send it again with {final_example} in it."
 
 
-def repair_text(reasons: Sequence[str], example: str = "", *, template: str = REPAIR) -> str:
-    """Why a final value came back."""
-    return template.format(reasons="\n".join(f"- {reason}" for reason in reasons), example=example)
+def repair_text(reasons: Sequence[str], how: str = "", *, template: str = REPAIR) -> str:
+    """Why a final value came back, and what to do."""
+    return template.format(reasons="\n".join(f"- {reason}" for reason in reasons), how=how)
 
 
 def schema_example(schema: Mapping[str, Any], *, cites: bool = True) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from sonde.core.calls import CallRef, shown_text
 from sonde.core.canonical import clip, hash_value, jsonable
 from sonde.core.events import ROOT, GateChecked, TurnStarted
-from sonde.core.evidence import Excerpt, Refuted, SpanCitation
+from sonde.core.evidence import Citation, Excerpt, Refuted, SpanCitation
 from sonde.core.instructions import instructions_in, is_named
 from sonde.core.status import RunStatus
 from sonde.errors import (
@@ -34,13 +34,16 @@ from sonde.errors import (
 from sonde.runs.recording import NOTHING, Diverged
 from sonde.runtime.engine import LATE, Conclusion, Gate, Gathered, Problem, Prover
 from sonde.runtime.feedback import CONFIRM, table_was_shown, was_shown
-from sonde.runtime.occurrence import counted, is_computed, literals_of
+from sonde.runtime.occurrence import counted, is_computed, is_counted, literals_of
 
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
 
 UNPROVED = "citations are switched off: nothing proves this answer"
 UNSEEN_CHARS, WHOLE_CHARS, CLAIM_CHARS, CONFIRMED_CHARS, COUNTED = 800, 1_500, 2_000, 6_000, 12
+PLACE_CHARS = 80
+COUNTED_SINCE = 2
+"""The journal format since which numbers that code counted in a result need no further proof; older runs are judged as they were."""
 PROOF_S = 2.0
 """Proofs may take so long even if the time is up, so that a draft keeps its citations at the limit."""
 MAX_PROBLEMS, PROBLEM_CHARS, CLAIMED_CHARS = 100, 4_000, 100_000
@@ -93,14 +96,18 @@ def conclude(session: Session, value: Any, *, asks: bool = False) -> Conclusion:
         session.coder.printed += told
         how = "\nTo uphold it, print these lines and read them, then finish" if refuted is not None else ""
         told[-1] = f"{told[-1]}\n{doubt}{how}".strip()
+        spans = {each.place for each in conclusion.citations if isinstance(each, SpanCitation)}
         for place, words in zip(unseen, told, strict=True):
-            reason = f"the model cited {place} without having read it"
+            reason = f"the model cited {clip(place, PLACE_CHARS)} without having read it"
             if refuted is not None:
                 session.memory.refuted[place] = len(session.coder.printed)
                 reason = f"{place} is not confirmed: the check's reply could not be read"
                 if _NO.match(refuted):
                     reason = f"a check said that {place} does not bear the answer out: {refuted}"
-            denied[place] = Refuted(reason, words)
+            shown = place in spans or was_shown(
+                unseen[place], words
+            )  # a span is seen by its id, lines if all of them are
+            denied[place] = Refuted(reason, words, confirmable=shown and refuted is None)
     if denied:
         conclusion = _judged(session, value, denied)
     for gate in ("schema", "evidence", "citations"):
@@ -182,9 +189,26 @@ def _unseen(session: Session, conclusion: Conclusion) -> tuple[dict[str, str], l
             text = "" if event is None else pointer.cut(shown_text(event.result)) or ""
             if event is not None and (repr(event.result) in printed or table_was_shown(event.result, printed)):
                 continue
+            if (
+                not since
+                and text
+                and not instructions_in(text)
+                and _is_counted(session, conclusion.text, citation, text)
+            ):
+                continue
         if (since or not seen) and not was_shown(text, printed):
             found[citation.place] = text
     return found, []
+
+
+def _is_counted(session: Session, answer: str, citation: Citation, result: str) -> bool:
+    """Whether code counted what an answer says of a call's result, which its author saw in part at most, like a table of SQL."""
+    if not session.memory.coded or session.shared.format < COUNTED_SINCE:
+        return False
+    blocks = zip(
+        session.coder.code, session.coder.outputs, strict=False
+    )  # the block that finishes may have printed nothing
+    return is_counted(answer, blocks, f"{session.objective}\n{citation.place}\n{result}")
 
 
 def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> tuple[str, str | None]:

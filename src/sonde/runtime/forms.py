@@ -76,8 +76,10 @@ class ReplyForm(Protocol):
         """What comes of a reply without an action."""
         ...
 
-    def refused(self, reasons: Sequence[str], value: Any) -> str | None:
-        """What the model hears about a final value that does not hold; None where it can mend nothing."""
+    def refused(self, reasons: Sequence[str], value: Any, *, confirmable: bool) -> str | None:
+        """What the model hears about a final value that does not hold; None where it can mend nothing. `confirmable`: it would hold
+        if the model sent it again, because the model has now seen what it cites.
+        """
         ...
 
     def prepare(self) -> None:
@@ -242,10 +244,11 @@ class CodeReplies(ReplyForm):
             look = f"seen = {'list_files()' if listed else 'budget()'}\nprint(seen)"
         return Observation(text=feedback.NUDGE.format(look=look, final_example=self.finish))
 
-    def refused(self, reasons: Sequence[str], value: Any) -> str:
+    def refused(self, reasons: Sequence[str], value: Any, *, confirmable: bool) -> str:
         """The value stays in a variable, so the model need not write it again."""
         self.session.coder.offer("held_final", value)
-        return feedback.repair_text(reasons, f"Example: {self.finish}")
+        how = feedback.CONFIRM_OR_MEND if confirmable else feedback.MEND
+        return feedback.repair_text(reasons, how.format(example=f"Example: {self.finish}"))
 
     def left(self) -> dict[str, Any]:
         """Without depth where the profile forbids sub-calls, so that the model does not hear of them."""
@@ -329,8 +332,9 @@ class ClaimReplies(CodeReplies):
         del say
         return Observation(text=feedback.NO_CLAIMS.format(final_example=self.finish))
 
-    def refused(self, reasons: Sequence[str], value: Any) -> str:
+    def refused(self, reasons: Sequence[str], value: Any, *, confirmable: bool) -> str:
         """The reasons; the object is in the model's last reply."""
+        del confirmable  # claims are checked by a sub-call of their own
         self.session.coder.offer("held_final", value)
         return feedback.repair_text(reasons, template=feedback.REPAIR_CLAIMS)
 
@@ -370,10 +374,10 @@ class ActionReplies(ReplyForm):
         """The text already says what was wrong with the reply."""
         return Observation(text=say.text)
 
-    def refused(self, reasons: Sequence[str], value: Any) -> str:
+    def refused(self, reasons: Sequence[str], value: Any, *, confirmable: bool) -> str:
         """The reasons."""
         del value  # the model has it in its last reply
-        return feedback.repair_text(reasons, template=feedback.REPAIR_ACTION)
+        return feedback.repair_text(reasons, feedback.CONFIRM_OR_MEND_ACTION if confirmable else feedback.MEND_ACTION)
 
 
 class GuidedReplies(ReplyForm):
@@ -437,9 +441,9 @@ class GuidedReplies(ReplyForm):
             return Observation(text=f"{action.tool_name} failed: {fault.message}")
         return Observation(text=self.guide.show(action, value, host.citations.ref))
 
-    def refused(self, reasons: Sequence[str], value: Any) -> str | None:
+    def refused(self, reasons: Sequence[str], value: Any, *, confirmable: bool) -> str | None:
         """The best lines again, to copy from, once: what cannot be copied then is not there."""
-        del value
+        del value, confirmable
         return self.guide.refused(reasons) if self.guide.lines and not self.guide.copying else None
 
     def judged(self, value: Any, ground: Gathered, judge: Judge) -> Conclusion:

@@ -18,6 +18,7 @@ from sonde.core.source import Refusal, parse
 # 02:30 and 2026-03-08 are one word each: parts of numbers prove nothing
 _WORD = re.compile(r"\d+(?:[.,:/-]\d+)+|[^\W_]+")
 TOKEN = re.compile(r"\w[\w./:@-]*\w|\w")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|es|e|s)$")
 _REF = re.compile(r"\[[^\[\]\n]*\]")
@@ -101,6 +102,33 @@ def counted(text: str, literals: str, lines: str) -> list[str]:
     numbers = dict.fromkeys(word for word in _WORD.findall(_REF.sub(" ", text)) if word[0].isdigit())
     known = {*_WORD.findall(literals), *_WORD.findall(lines)}
     return [number for number in numbers if number not in known]
+
+
+def is_counted(text: str, blocks: Iterable[tuple[str, str]], known: str) -> bool:
+    """Whether code computed a number of a text, and all its other numbers are known. `blocks` are the code and what each block printed:
+    code computed what it printed and had not written out before, and what is in the text but in no literal. A text that denies or
+    affirms something says more than its numbers.
+    """
+    said = _REF.sub(" ", text)
+    wanted = _numbers(said)
+    if not wanted or _VERDICT.search(said.lower()):
+        return False
+    written: set[str] = set()
+    computed: set[str] = set()
+    for code, printed in blocks:
+        literals = literals_of([code])
+        if literals is None:
+            return False
+        written |= _numbers(literals)
+        computed |= _numbers(printed) - written
+    computed |= wanted - written
+    return bool(wanted & computed) and wanted <= computed | _numbers(known)
+
+
+def _numbers(text: str) -> set[str]:
+    """The numbers of a text without their commas, and the whole part of each: 18:17:37.334 is at 37 seconds, too."""
+    numbers = {number.replace(",", "") for number in _NUMBER.findall(text)}
+    return numbers | {number.partition(".")[0] for number in numbers}
 
 
 def literals_of(code: Iterable[str]) -> str | None:

@@ -312,7 +312,8 @@ class Session:
         if gates and correctable and fresh and not ended:
             memory.repairs.update(gates)
             memory.refused, memory.draft = sent, value
-            words = self.form.refused([problem.told for problem in mendable], value)
+            confirmable = all(problem.confirmable for problem in conclusion.problems)
+            words = self.form.refused([problem.told for problem in mendable], value, confirmable=confirmable)
             if words is not None:
                 if self.confirms and observation.unseen:  # what its block printed, too
                     words = "\n".join(filter(None, (observation.text, self.delegation.heed(observation.text), words)))

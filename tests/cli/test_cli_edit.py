@@ -234,3 +234,49 @@ def test_what_was_written_is_kept_as_a_patch_that_takes_it_back(folder: Path) ->
     subprocess.run(["git", "apply", "-R", patch], cwd=folder, check=True)
 
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+CHECK = "=sh check.sh"
+
+
+def edit_with_a_check(folder: Path, steps: list[str], *flags: str) -> Shown:
+    """A task whose check passes only once sample.ts has a note."""
+    (folder / "check.sh").write_text("grep -q 'A note' sample.ts\n")
+    with ScriptedServer([f"```python\n{step}\n```" for step in steps]) as server:
+        env = {"OPENAI_API_KEY": "sk-test", "OPENAI_BASE_URL": server.base_url}
+        words = ("edit", "Make the check pass", folder, "--allow-command", CHECK, "--yes", "--runs-dir", "runs", *flags)
+        return sonde(*words, cwd=folder.parent, **env)
+
+
+LOOK = "print(read_file('sample.ts', 1, 4)['content'])"
+RUN = "print(execute_command('sh check.sh'))"
+NOTE = "apply_patch('*** Begin Patch\\n*** Update File: sample.ts\\n@@\\n }\\n+// A note.\\n*** End Patch')"
+DONE = "FINAL('The check passes. [sample.ts:1-4]')"
+
+
+def test_who_says_that_all_is_well_after_a_command_failed_ends_partial_and_the_command_is_named(folder: Path) -> None:
+    done = edit_with_a_check(folder, [LOOK, RUN, DONE, DONE])
+
+    assert "ran: sh check.sh (exit 1)" in done.stderr.splitlines()
+    assert "the last run of `sh check.sh` exited 1" in done.stdout
+    assert "partial · 4 turns" in done.stderr
+    shown = sonde("runs", "show", "last", "--runs-dir", "runs", cwd=folder.parent).stdout
+    assert "# edit: partial" in shown and "- ran: sh check.sh (exit 1)" in shown
+    replayed = sonde("replay", "last", "--runs-dir", "runs", cwd=folder.parent)
+    assert replayed.returncode == 0, replayed.stdout
+
+
+def test_the_last_run_of_a_command_counts_and_a_model_that_is_told_can_mend_it(folder: Path) -> None:
+    done = edit_with_a_check(folder, [LOOK, RUN, DONE, f"{NOTE}\n{RUN}\n{LOOK}", DONE], "--json")
+
+    told = json.loads(done.stdout)
+    assert (told["status"], told["gaps"]) == ("succeeded", [])
+    assert told["ran"] == [{"command": "sh check.sh", "exit_code": 0}]
+
+
+def test_a_command_that_failed_is_named_when_a_limit_ends_the_task(folder: Path) -> None:
+    done = edit_with_a_check(folder, [LOOK, RUN, LOOK, LOOK], "--max-iterations", "3", "--json")
+
+    told = json.loads(done.stdout)
+    assert told["status"] == "partial"
+    assert "the last run of `sh check.sh` exited 1" in told["gaps"]

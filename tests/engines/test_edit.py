@@ -81,6 +81,14 @@ def test_the_prompt_is_at_most_700_tokens(tmp_path: Path) -> None:
     assert estimate_tokens(model.requests[0].messages[0].content) <= 700
 
 
+def test_the_prompt_shows_allowed_commands_whole(tmp_path: Path) -> None:
+    model, allowed = ScriptedModel(STEPS), ("./.venv/bin/python -m pytest -q tests/test_basic.py", "ruff check . --fix")
+    (tmp_path / "sample.ts").write_text(SAMPLE)
+    edit("task", tmp_path, model=model, settings=Settings(), in_memory=True, commands=[f"={allowed[0]}", allowed[1]])
+
+    assert all(repr(command) in model.requests[0].messages[0].content for command in allowed)
+
+
 @pytest.mark.requirement(67)
 def test_a_changed_file_must_be_read_again_before_it_is_finished(tmp_path: Path) -> None:
     script = [*STEPS[:4], 'FINAL("done [sample.ts:1-3]")', STEPS[4], STEPS[5]]

@@ -125,6 +125,7 @@ def edit(
     options["mask"] = continued_mask(continue_from, mask_of(settings, options), settings, options.get("runs_dir"))
     context = WorkspaceContext(workspace, commands=commands, waiting=waiting)
     recipe = {"engine": "edit", "workspace": str(root.absolute()) if root else None, "commands": list(commands)}
+    recipe |= {"judges_commands": True} if commands else {}
     recipe |= {"gitignore": gitignore, "exclude": list(Exclusion.of(exclude).globs)} if root else {}
     notes = (NOT_CONFINED,) if commands and not confinable() else ()
     spec = spec_of(EDIT, task, context, settings, options)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from sonde.api.config_file import state_folder
 from sonde.api.consent import seal_key
 from sonde.api.keys import unknown
-from sonde.api.result import Answer, Edited, Investigation, Result
+from sonde.api.result import Answer, Edited, Investigation, Result, ran_lines
 from sonde.api.settings import Settings, load_settings
 from sonde.contexts import Context, Maskable
 from sonde.contexts.files.about import shown_name
@@ -345,11 +345,18 @@ def result_of(spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunD
         case "edit":
             common["value"] = None
             changed: Sequence[str] = getattr(spec.context, "changed", ())
-            return Edited(**common, changed=tuple(changed if mask is None else map(mask.restored, changed)))
+            changed = tuple(changed if mask is None else map(mask.restored, changed))
+            return Edited(**common, changed=changed, ran=commands_of(spec, mask))
         case "rca" | "compliance" | "incident":
             return Investigation(**common)
         case _:
             return Result(**common)
+
+
+def commands_of(spec: RunSpec, mask: Mask | None) -> dict[str, int | None]:
+    """The commands that an edit ran, with how the last run of each ended; with the real values if they are masked."""
+    ran: Mapping[str, int | None] = getattr(spec.context, "ran", {})
+    return {line if mask is None else mask.restored(line): code for line, code in ran.items()}
 
 
 def mode_of(spec: RunSpec, model: Model | None) -> Mode:
@@ -400,7 +407,8 @@ def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: Run
         spec.mask is not None
     ):  # the one page with the real values; all that programs read or that is given away stays masked
         page = files.get(REPORT)
-        files[REPORT] = spec.mask.restored(page) if page else summary_text(restored(outcome, spec.mask), record)
+        whole = summary_text(restored(outcome, spec.mask), record, commands_of(spec, spec.mask))
+        files[REPORT] = spec.mask.restored(page) if page else whole
     for name, text in files.items():
         run_dir.write_text(name, keys.remove(text))
     run_dir.write_record(record)
@@ -421,10 +429,10 @@ def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: Run
     }
     run_dir.write_result(rewrite_value(result, keys.remove) if keys.spellings else result)
     run_dir.write_text(ANSWER, quiet(keys.remove(conclusion.text)) + "\n" if conclusion.text else "")
-    run_dir.write_text(SUMMARY, keys.remove(summary_text(outcome, record)))
+    run_dir.write_text(SUMMARY, keys.remove(summary_text(outcome, record, commands_of(spec, None))))
 
 
-def summary_text(outcome: Outcome, record: RunRecord) -> str:
+def summary_text(outcome: Outcome, record: RunRecord, ran: Mapping[str, int | None]) -> str:
     """The run on one page."""
     usage, conclusion = record.runtime_ref.usage, outcome.conclusion
     tokens = usage.tokens_total
@@ -438,6 +446,7 @@ def summary_text(outcome: Outcome, record: RunRecord) -> str:
             f"{plural(usage.llm_subcalls, 'sub-call')}, {plural(tokens, 'token')}, "
             f"{shown_cost(usage.cost)}, {outcome.elapsed_s:.1f} s"
         ),
+        *(f"- ran: {line(each)}" for each in ran_lines(ran)),
         "",
         quiet(conclusion.text.strip()) or "(no output)",
     ]

@@ -145,6 +145,7 @@ class _Recipe(msgspec.Struct):
     continues: str | None = None
     workspace: str | None = None
     commands: list[str] = []
+    judges_commands: bool = False
     packages: list[str] = []
     source: str | None = None
     project: str | None = None

@@ -117,11 +117,12 @@ def rebuilt(
             workspace = LocalWorkspace(Path(root), approve=reject, policy=policy, without=without)
             commands = tuple(recipe.get("commands", ()))  # only what the prompt says; the policy allows none
             used = {"workspace": str(Path(root).absolute()), "commands": list(commands)}
+            worked_in = WorkspaceContext(workspace, commands=commands)
+            worked_in.judges_commands = recipe.get("judges_commands", False)
+            used |= {"judges_commands": True} if worked_in.judges_commands else {}
             used |= {"gitignore": left_out.gitignore, "exclude": list(left_out.globs)}
             yield replace(
-                _recorded(
-                    started, EDIT, WorkspaceContext(workspace, commands=commands), settings, options=options, used=used
-                ),
+                _recorded(started, EDIT, worked_in, settings, options=options, used=used),
                 played=earlier_runs(recipe.get("continues"), beside),
             )
         case "rca" | "compliance" | "incident":

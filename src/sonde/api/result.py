@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from sonde.core.canonical import clip, plural
 from sonde.core.evidence import Citation, EvidenceRef
 from sonde.core.run_record import RunRecord
 from sonde.core.status import RunStatus
 from sonde.core.usage import Usage
 from sonde.errors import RunError
+
+MOST_RAN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +72,17 @@ class Edited(Result):
 
     changed: tuple[str, ...]
     """The files that were changed."""
+    ran: Mapping[str, int | None]
+    """The commands that were run, with the exit code of each one's last run; None if it was stopped."""
 
     @property
     def summary(self) -> str:
         """The text."""
         return self.text
+
+
+def ran_lines(ran: Mapping[str, int | None]) -> list[str]:
+    """How commands ended, each on a line; of many the latest."""
+    lines = [f"{clip(line, 200)} ({'stopped' if code is None else f'exit {code}'})" for line, code in ran.items()]
+    left_out = len(lines) - MOST_RAN
+    return lines if left_out <= 0 else [plural(left_out, "earlier command"), *lines[left_out:]]

@@ -155,13 +155,14 @@ def hooks_of(view: View, cancel: Flag) -> RunHooks:
     return {"on_event": view.on_event, "on_text": view.on_text, "cancel": cancel}
 
 
-def print_answer(
-    answer: Result, output: OutputOptions, roots: Sequence[Path] = (), *, changed: Sequence[str] | None = None
-) -> None:
+def print_answer(answer: Result, output: OutputOptions, roots: Sequence[Path] = ()) -> None:
     """The text with its citations and gaps, or one object with --json. A file or pipe gets the text exactly as it is.
 
-    `changed` are the files that an edit wrote; None for runs that write none.
+    Of an edit also what it wrote and how its commands ended.
     """
+    from sonde.api.result import Edited, ran_lines
+
+    edited = answer if isinstance(answer, Edited) else None
     if output.json:
         from sonde.runs.rundir import pretty_json
 
@@ -180,12 +181,13 @@ def print_answer(
             "run_id": record.run_id,
             "run_dir": str(answer.run_dir) if answer.run_dir else None,
         }
-        sys.stdout.write(
-            escaped_json(pretty_json(shown if changed is None else {**shown, "changed": list(changed)}).decode())
-        )
+        if edited is not None:
+            shown["changed"] = list(edited.changed)
+            shown["ran"] = [{"command": line, "exit_code": code} for line, code in edited.ran.items()]
+        sys.stdout.write(escaped_json(pretty_json(shown).decode()))
         return
     text = printable_lines(answer.text)
-    if text and changed is not None:
+    if text and edited is not None:
         from sonde.engines.edit import NOT_APPLIED
 
         if any(gap.startswith(NOT_APPLIED) for gap in answer.gaps):
@@ -212,8 +214,10 @@ def print_answer(
     sys.stdout.flush()
     _print_error(answer, output)
     if not output.quiet:
-        if changed is not None:
-            print(printable(f"changed: {', '.join(changed) or 'nothing'}"), file=sys.stderr)
+        if edited is not None:
+            print(printable(f"changed: {', '.join(edited.changed) or 'nothing'}"), file=sys.stderr)
+            for line in ran_lines(edited.ran):
+                print(f"ran: {one_line(line, 300)}", file=sys.stderr)
         print(_summary(answer), file=sys.stderr)
 
 

@@ -1,9 +1,9 @@
 """The `edit` engine: a task in a workspace, done by small reads, a plan from a sub-call, one patch, and a second look.
 
 It finishes only with citations of lines it really read, and only after it read every changed file again. If nothing that it proposed
-was applied, it ends partial with the reason; a limit leaves it the lines that were read and still hold as citations. Three budgets:
-the one of `sonde edit` and ACP, a larger one behind a flag, and the small one of the protocol's document (R68), for a host
-that sends no limits. Without a model it changes nothing and says so.
+was applied, or the last run of a command failed, it ends partial with the reason; a limit leaves it the lines that were read and still
+hold as citations. Three budgets: the one of `sonde edit` and ACP, a larger one behind a flag, and the small one of the protocol's
+document (R68), for a host that sends no limits. Without a model it changes nothing and says so.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NOT_APPLIED = "no proposed change was applied"
 
 def conclude(value: Any, gathered: Gathered) -> Conclusion:
     """The summary with its citations. A changed file that nobody has read again is a problem, and so are proposals of which none was
-    applied. What sub-calls cited counts as long as it still holds: changing lines is the task.
+    applied, and a command whose last run failed. What sub-calls cited counts as long as it still holds: changing lines is the task.
     """
     held = [cited for cited in gathered.citations if not isinstance(_again(cited, gathered), Refuted)]
     conclusion = conclude_answer(value, replace(gathered, citations=tuple(held)), look=False)
@@ -74,6 +74,9 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         reason = f"{NOT_APPLIED}: {context.rejected[-1]}"
         told = f"{reason}. Send a patch that applies, or finish again as it is"
         problems.append(Problem(gate="evidence", reason=reason, told=told, mendable=not context.by_user))
+    for reason in context.failed_runs():
+        told = f"{reason}. Mend what fails and run it again, or say that it failed and finish again as it is"
+        problems.append(Problem(gate="evidence", reason=reason, told=told))
     return replace(conclusion, problems=(*conclusion.problems, *problems))
 
 
@@ -95,7 +98,9 @@ def fallback(gathered: Gathered) -> Conclusion:
     text = f"Nothing was edited: {gathered.reason}."
     if changed:
         text = f"Stopped: {gathered.reason}. Changed so far: {', '.join(changed)}."
-    return answered(text, citations, gathered)
+    failed = context.failed_runs() if isinstance(context, WorkspaceContext) else ()
+    spoken = answered(text, citations, gathered)
+    return replace(spoken, gaps=(*spoken.gaps, *failed))
 
 
 EDIT = Engine(

@@ -23,6 +23,9 @@ from sonde.errors import ConfigError, ToolFault
 
 _EXAMPLES: dict[Any, Any] = {str: "text", int: 1, float: 0.5, bool: True, list: [], dict: {}}
 
+# To its dot; the dot of `a.py` ends nothing, and neither does one between quotes: a command is shown whole.
+_SENTENCE = re.compile(r"""(?:(?<!\w)'(?:[^'\\\n]|\\.)*'|(?<!\w)"(?:[^"\\\n]|\\.)*"|[^.\n]|\.(?!\s|$))*""")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
@@ -73,7 +76,8 @@ class Tool:
         """In one line, for a small budget: the names of the arguments and the first sentence."""
         shown = [p.name if p.required else f"{p.name}={p.default!r}" for p in self.parameters if p.positional]
         shown += [f"*, {p.name}={p.default!r}" for p in self.parameters if not p.positional][:1]
-        return f"{self.name}({', '.join(shown)}): {self.doc.partition('.')[0]}."
+        first = _SENTENCE.match(self.doc)
+        return f"{self.name}({', '.join(shown)}): {first[0] if first else ''}."
 
     @property
     def example(self) -> str:

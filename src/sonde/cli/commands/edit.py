@@ -110,7 +110,7 @@ def edit(
             on_event=view.on_event,
             cancel=cancel,
         )
-    print_answer(done, output, [path], changed=done.changed)
+    print_answer(done, output, [path])
     if output.quiet and not output.json and unattended and not done.changed:
         print("sonde: nothing was written: nobody could be asked here; --yes approves all changes", file=sys.stderr)
     if not silent:

@@ -28,7 +28,7 @@ from sonde.contexts.workspace.base import (
     accept,
     reject,
 )
-from sonde.contexts.workspace.local import PLAIN, LocalWorkspace
+from sonde.contexts.workspace.local import NOT_ENDED, PLAIN, LocalWorkspace
 from sonde.contexts.workspace.masked import MaskedWorkspace
 from sonde.contexts.workspace.parse import parse_patch
 from sonde.contexts.workspace.paths import clean
@@ -78,7 +78,8 @@ FIRST_LOOKS = 3
 class WorkspaceContext:
     """Tools `list_files`, `read`, `read_file`, `search`, `apply_patch` and, when `commands` are allowed, `execute_command`.
 
-    A part of it (`narrowed`) has the first four only. `rejected` has why proposed patches were not applied.
+    A part of it (`narrowed`) has the first four only. `rejected` has why proposed patches were not applied, `ran` each command line
+    with the exit code of its last run, None if that was stopped; the latest comes last.
     """
 
     def __init__(
@@ -94,6 +95,8 @@ class WorkspaceContext:
         self.changed: list[str] = []
         self.rejected: list[str] = []
         self.by_user = False  # whether the last of them was the user's no
+        self.ran: dict[str, int | None] = {}
+        self.judges_commands = True  # not in a replay of a run whose version did not
         self.rehearsal = False  # a replay by words alone: nobody is asked, so a no means nothing
         self._unread: set[str] = set()
         self._listed: tuple[str, ...] | None = None
@@ -252,6 +255,11 @@ class WorkspaceContext:
         """Take note of a recorded call: a replay makes none, and judges its final value by what was changed and read."""
         if name in ("read", "read_file") and error is None:
             self._unread.discard(clean(str(args.get("path"))))
+        if name == "execute_command":
+            with suppress(KeyError, TypeError, ValueError):  # a record that somebody has changed
+                if error is None or NOT_ENDED in error:
+                    code = None if error else int(result["exitCode"])
+                    self._note_run(str(args.get("command")), str(args.get("cwd") or ""), code)
         if name != "apply_patch":
             return
         if error is not None:
@@ -271,5 +279,24 @@ class WorkspaceContext:
     def execute_command(self, command: str, cwd: str = "") -> dict[str, Any]:
         """Run an allowed command, as {exitCode, stdout, stderr}."""
         Policy(commands=self.commands).check_command(command)  # before anybody is asked; who runs it checks it again
-        done = self.workspace.execute(command, cwd)
+        try:
+            done = self.workspace.execute(command, cwd)
+        except ToolFault as fault:
+            if NOT_ENDED in fault.message:
+                self._note_run(command, cwd, None)
+            raise
+        self._note_run(command, cwd, done.exit_code)
         return {"exitCode": done.exit_code, "stdout": done.stdout[-MAX_OUTPUT:], "stderr": done.stderr[-MAX_OUTPUT:]}
+
+    def _note_run(self, command: str, cwd: str, code: int | None) -> None:
+        line = " ".join(command.split()) + (f" in {cwd}" if cwd else "")
+        self.ran.pop(line, None)  # the latest comes last
+        self.ran[line] = code
+
+    def failed_runs(self) -> list[str]:
+        """Commands whose last run in this task failed, in words. The same line that ran again and succeeded is none of them."""
+        return [
+            f"the last run of `{clip(line, 200)}` {'was stopped' if code is None else f'exited {code}'}"
+            for line, code in self.ran.items()
+            if code != 0 and self.judges_commands
+        ]

@@ -46,6 +46,7 @@ from sonde.models.process import Program, ProgramEnd, run_process
 DOCUMENTS = (".pdf", *OFFICE_KINDS)
 MAX_FILES = 20_000
 MAX_MATCHES = 200
+NOT_ENDED = "did not end within"
 DENIED = r"permission denied|operation not permitted|cross-device link|EACCES"
 PLAIN = MappingProxyType({"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"})
 
@@ -266,7 +267,7 @@ class LocalWorkspace:
 
     def _finished(self, command: str, ended: ProgramEnd, *, confined: bool) -> CommandResult:
         if ended.timed_out:
-            raise ToolFault(f"{command!r} did not end within {self.policy.command_timeout_s:g} s and was stopped")
+            raise ToolFault(f"{command!r} {NOT_ENDED} {self.policy.command_timeout_s:g} s and was stopped")
         note = "\n[it was stopped: it printed too much]" if ended.overflowed else ""
         if confined and ended.returncode != 0 and re.search(DENIED, ended.stderr_tail + ended.text, re.IGNORECASE):
             note += f"\n{CLOSED_HINT}"

@@ -88,6 +88,18 @@ def test_runs_are_filtered_by_status_type_and_text(tmp_path: Path) -> None:
     assert [line.run_id for line in list_runs(tmp_path, limit=2)] == ["c", "b"]
 
 
+def test_no_more_runs_are_read_than_asked_for_where_ids_say_when_they_began(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        write_story(tmp_path, f"2026010{day}-000000-000000000")
+    write_story(tmp_path, "named")
+    record = tmp_path / "20260101-000000-000000000" / RECORD
+    record.write_text(record.read_text().replace('"started_at": "20', '"started_at": "30'))  # seen only by who reads it
+
+    assert list_runs(tmp_path)[0].run_id == record.parent.name
+    listed = [line.run_id for line in list_runs(tmp_path, limit=2)]
+    assert record.parent.name not in listed and len(listed) == 2
+
+
 def test_a_folder_without_runs_or_that_is_not_there_lists_nothing(tmp_path: Path) -> None:
     assert list_runs(tmp_path) == []
     assert list_runs(tmp_path / "nowhere") == []

@@ -17,7 +17,7 @@ from mcp import Client, StdioServerParameters
 from sonde.api.ask_run import ask
 from sonde.api.settings import Settings
 from sonde.models.base import ModelRequest
-from sonde.server.mcp import build
+from sonde.server.mcp import WORK, build
 from sonde.testing import ScriptedModel
 
 READ = '```python\nprint(read_file("notes.txt"))\n```'
@@ -228,6 +228,24 @@ def test_runs_are_listed_and_shown(folder: Path) -> None:
     assert [row["status"] for row in listed] == ["succeeded"]
     shown = call(folder, ScriptedModel([]), "runs", run="last").structured_content
     assert "payments" in shown["summary"]
+
+
+def test_the_server_hears_its_client_while_runs_are_listed(folder: Path) -> None:
+    reading: list[str] = []
+
+    class Watched(Settings):
+        def run_places(self) -> list[Path]:
+            reading.append(threading.current_thread().name)
+            return [folder / "runs"]
+
+    async def go() -> None:
+        async with Client(build(Watched(), folder)) as client:
+            await client.call_tool("runs", {})
+            await client.call_tool("runs", {"run": "none"})
+
+    asyncio.run(go())
+
+    assert reading == [WORK, WORK]
 
 
 def test_a_run_stops_when_the_client_cancels(folder: Path) -> None:

@@ -7,6 +7,7 @@ Pruning deletes whole run folders, never one that is being written.
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ class _Head(msgspec.Struct):
     error: _Error | None = None
 
 
+_TIMED = re.compile(r"\d{8}-\d{6}-[0-9a-f]{9}")  # ids of `new_run_id`, which are in order of time
 _heads = msgspec.json.Decoder(_Head, dec_hook=lambda _kind, value: Usage.model_validate(value))
 _starts = msgspec.json.Decoder(RunStarted)
 _results = msgspec.json.Decoder(_Result)
@@ -119,9 +121,17 @@ def list_runs(
     text: str | None = None,
     limit: int | None = None,
 ) -> list[RunSummary]:
-    """The runs, newest first; only those with this status, type, and text in their id, objective or model."""
+    """The runs, newest first; only those with this status, type, and text in their id, objective or model. Where an id says when its run
+    began, no more runs are read than `limit` asks for.
+    """
     wanted: list[RunSummary] = []
-    for path in (place / run_id for place in places_of(places) for run_id in run_ids(place)):
+    paths = [place / run_id for place in places_of(places) for run_id in run_ids(place)]
+    paths.sort(key=lambda path: (_TIMED.fullmatch(path.name) is None, path.name), reverse=True)  # other ids first
+    others = 0
+    for path in paths:
+        timed = _TIMED.fullmatch(path.name) is not None
+        if timed and limit is not None and len(wanted) - others >= limit:
+            break
         summary = summarise(path)
         searched = f"{summary.run_id}\n{summary.objective}\n{summary.model}".lower()
         if (
@@ -130,6 +140,7 @@ def list_runs(
             and (text is None or text.lower() in searched)
         ):
             wanted.append(summary)
+            others += not timed
     wanted.sort(key=lambda summary: (summary.started_at, summary.run_id), reverse=True)
     return wanted[:limit]
 

@@ -196,9 +196,10 @@ class Tools:
         inside = [self._inside(path) for path in paths]
         traces: dict[str, Any] = {"project": project, "start": start, "end": end}
         traces |= {} if source is None else {"source": self._source(source)}
-        continued = None if continue_from is None else self._own_run(continue_from)
-        if continued is not None:
-            earlier = self._earlier(continued)
+        continued = None
+        if continue_from is not None:
+            continued = await in_thread(partial(self._own_run, continue_from))
+            earlier = await in_thread(partial(self._earlier, continued))
             if not inside and source is None:
                 inside, traces = earlier
         most = self._settings.budget(ASK.budget, ASK.maxima)
@@ -297,18 +298,22 @@ class Tools:
         limit: Annotated[int, Field(description="How many runs to list, the newest first; at most 200.")] = 20,
     ) -> RunList:
         """List earlier runs, or show one by its id (or `last`)."""
-        if run is None:
-            found = list_runs(self._settings.run_places(), limit=max(1, min(limit, 200)))
-            return RunList(runs=[{**asdict(each), "path": str(each.path)} for each in found])
-        folder = self._own_run(run)
-        record = folder.record()
-        row = {
-            "run_id": record.run_id,
-            "run_type": record.run_type,
-            "status": record.status,
-            "run_dir": str(folder.path),
-        }
-        return RunList(runs=[row], summary=folder.text(SUMMARY))
+
+        def work() -> RunList:
+            if run is None:
+                found = list_runs(self._settings.run_places(), limit=max(1, min(limit, 200)))
+                return RunList(runs=[{**asdict(each), "path": str(each.path)} for each in found])
+            folder = self._own_run(run)
+            record = folder.record()
+            row = {
+                "run_id": record.run_id,
+                "run_type": record.run_type,
+                "status": record.status,
+                "run_dir": str(folder.path),
+            }
+            return RunList(runs=[row], summary=folder.text(SUMMARY))
+
+        return await in_thread(work)
 
     async def issues(
         self,
@@ -319,16 +324,20 @@ class Tools:
         include_resolved: Annotated[bool, Field(description="List resolved and muted issues, too.")] = False,
     ) -> IssueReply:
         """List the issues that `sonde watch` found in this project, or show one with its traces, groups, notes and best investigation."""
-        with WatchState(state_place(self._settings, None)) as state:
-            if number is not None:
-                return IssueReply(
-                    issues=[{"title": each.title, **asdict(each)} for each in known_issues(state, number=number)]
-                )
-            view = watch_view(state, now=time.time())
-        shown = [each for each in view.issues if include_resolved or (each.state != "resolved" and not each.muted)]
-        return IssueReply(
-            issues=[each.row() for each in shown[:LISTED_ISSUES]], behind_s=view.behind_s, outage=view.outage
-        )
+
+        def work() -> IssueReply:
+            with WatchState(state_place(self._settings, None)) as state:
+                if number is not None:
+                    return IssueReply(
+                        issues=[{"title": each.title, **asdict(each)} for each in known_issues(state, number=number)]
+                    )
+                view = watch_view(state, now=time.time())
+            shown = [each for each in view.issues if include_resolved or (each.state != "resolved" and not each.muted)]
+            return IssueReply(
+                issues=[each.row() for each in shown[:LISTED_ISSUES]], behind_s=view.behind_s, outage=view.outage
+            )
+
+        return await in_thread(work)
 
     async def change_issue(
         self,
@@ -348,6 +357,9 @@ class Tools:
             raise ConfigError(
                 "this server changes no issues: the user can allow it with `sonde serve --mcp --writeback`"
             )
+        return await in_thread(partial(self._changed, number, change, value))
+
+    def _changed(self, number: int, change: Change, value: str) -> IssueReply:
         with WatchState(state_place(self._settings, None)) as state:
             other = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else 0
             match change:
@@ -518,21 +530,26 @@ async def watched(context: Context, work: Callable[..., T]) -> T:
         if text:
             asyncio.run_coroutine_threadsafe(context.report_progress(next(count), None, text), loop)
 
+    try:
+        return await in_thread(partial(work, on_event=on_event, cancel=cancel))
+    except asyncio.CancelledError:
+        cancel.set()
+        raise
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run the work in a thread, so that the server hears its client meanwhile."""
     done: Future[T] = Future()
 
     def run() -> None:
         try:
-            done.set_result(work(on_event=on_event, cancel=cancel))
+            done.set_result(work())
         except BaseException as error:  # noqa: BLE001  # it is raised in the tool call
             done.set_exception(error)
 
     # Not a thread of the loop's own pool: the loop waits for those when it ends, however long a model takes.
     threading.Thread(target=run, name=WORK, daemon=True).start()
-    try:
-        return await asyncio.shield(asyncio.wrap_future(done))
-    except asyncio.CancelledError:
-        cancel.set()
-        raise
+    return await asyncio.shield(asyncio.wrap_future(done))
 
 
 def _refs(value: Any) -> dict[tuple[str, str], dict[str, Any]]:

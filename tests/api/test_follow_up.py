@@ -140,6 +140,37 @@ def test_a_follow_up_of_a_follow_up_and_their_replay(data: Path) -> None:
         assert replay(run_dir, settings=Settings()).equal
 
 
+def test_a_follow_up_of_a_follow_up_that_reached_a_limit_knows_the_whole_conversation(data: Path) -> None:
+    runs, settings = data.parent / "runs", Settings()
+
+    def told(question: str, script: list[str], before: Answer | None = None, **options: Any) -> tuple[Answer, str]:
+        model, last = ScriptedModel(script), None if before is None else before.run_dir
+        given = (data,) if last is None else ()
+        answer = ask(question, *given, model=model, runs_dir=runs, settings=settings, continue_from=last, **options)
+        return answer, heard(model, 0)
+
+    first, _ = told("Which word is it?", ["FINAL('it is beta [a.txt:2]')"])
+    second, _ = told("How often?", ["x = 1"], first, max_iterations=1)
+    third, _ = told("How often?", ["FINAL('once [a.txt:2]')"], second)
+    _, prompt = told("Where?", ["FINAL('in a [a.txt:2]')"], third)
+
+    assert (first.status, second.status, third.status) == (RunStatus.SUCCEEDED, RunStatus.PARTIAL, RunStatus.SUCCEEDED)
+    at = [
+        prompt.index(each) for each in ("Which word is it?", "it is beta", "How often?", "Answer (partial)", "once [")
+    ]
+    assert at == sorted(at)
+
+
+def test_a_long_conversation_is_told_in_short(data: Path) -> None:
+    answer, model, run = asked(data, ["FINAL('" + "very " * 900 + "long [a.txt:1]')"])
+    for _ in range(4):
+        answer, model, run = asked(data, ["FINAL('" + "very " * 900 + "long [a.txt:1]')"], continue_from=run)
+
+    assert answer.status is RunStatus.SUCCEEDED
+    assert heard(model, 0).count("Question: How many?") == 4
+    assert len(heard(model, 0)) < 7_000  # the last answer takes half of it
+
+
 def test_a_killed_follow_up_is_resumed_with_the_variables(data: Path) -> None:
     _, _, first = asked(data, [WORK, "print(1)", DONE])
     _, _, second = asked(data, ["mine = longest(rows).text", "print(mine)", DONE], continue_from=first)

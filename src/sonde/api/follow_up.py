@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from sonde.core.mask import Mask
 
 EARLIER_CHARS, TURN_CHARS = 12_000, 1_200
+BEFORE, BEFORE_CHARS = 12, 400
+"""How many questions before the last one are told, the newest of them, and how much of each question and answer."""
 CITED_CHARS = 6_000
 MOST_CHANGED = 10
 MOST_NAMES = 60
@@ -103,10 +105,11 @@ def _with_history(spec: RunSpec, recorded: Recorded, beside: Sequence[Path], *, 
     if changed and same:
         note = f"changed since run {recorded.run_dir.run_id}: {', '.join(changed[:MOST_CHANGED])}; what it read then stays as it was"
         spec = replace(spec, notes=(*spec.notes, note))
-    recipe["earlier"] = story(events, variables, changed) + cited_lines(events, context)
+    told = asked_before(runs.recordings[:-1]) + story(events, variables, changed) + cited_lines(events, context)
+    recipe["earlier"] = told
     imported: list[str] = started.settings.get("packages", [])
     packages = profile_named(spec.profile).having({*spec.packages, *imported}).extra
-    return replace(spec, recipe=recipe, earlier=recipe["earlier"], played=runs, packages=packages)
+    return replace(spec, recipe=recipe, earlier=told, played=runs, packages=packages)
 
 
 def continued_mask(
@@ -209,6 +212,21 @@ def cited_lines(events: Sequence[AnyEvent], context: Context) -> str:
         if text and len(text) <= CITED_CHARS - sum(map(len, shown)):
             shown.append(f"[{pointer.ref}]\n{text}")
     return "\nLines that it cited, as they are now:\n" + "\n".join(shown) if shown else ""
+
+
+def asked_before(recordings: Sequence[Recording]) -> str:
+    """What runs before the last one asked and answered, in short: the conversation that the last one is a part of."""
+    lines: list[str] = []
+    for recording in recordings[-BEFORE:]:
+        started = recording.at(RunStarted)
+        ended = next((event for event in recording.events if isinstance(event, RunEnded)), None)
+        if started is None:
+            continue
+        lines.append(f"Question: {clip(started.objective, BEFORE_CHARS)}")
+        if ended is not None:
+            answer = clip(str(fields_of(ended.output).get("answer", "")), BEFORE_CHARS)
+            lines.append(f"Answer ({ended.status}): {answer}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def story(events: Sequence[AnyEvent], variables: str, changed: Sequence[str]) -> str:

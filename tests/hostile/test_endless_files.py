@@ -4,6 +4,7 @@ time and on a stop, and never takes more memory than what is shown of it.
 
 from __future__ import annotations
 
+import gzip
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
@@ -91,3 +92,17 @@ def test_nothing_reads_a_line_whole_that_is_longer_than_any_citation(tmp_path: P
     assert files.reread(Excerpt(kind=EvidenceKind.FILE, ref=ref, hash="", path="app.log")) is None
     with pytest.raises(ToolFault, match="context_slice reads parts"):
         CodeContext(str(tmp_path)).nav_read("app.log")
+
+
+@pytest.mark.hostile_long
+def test_compressed_files_that_hold_far_more_than_they_say_are_not_indexed_whole(tmp_path: Path) -> None:
+    packed = gzip.compress(b"- - - - - - - -\n" * 999_000 + b"the fan stands still\n", 9)
+    for at in range(5):
+        (tmp_path / f"{at}.log.gz").write_bytes(packed)
+    files = FilesContext(tmp_path)
+    assert files.library.listing.text_bytes < 2_000_000
+
+    found = files.search("fan stands still, lamp")
+
+    assert "fan stands still" in found.value[0]["text"]
+    assert found.value[0]["start_line"] % 16 == 0  # a block of lines around a hit, as in large data

@@ -17,7 +17,7 @@ from sonde.contexts.files import FilesContext
 from sonde.contexts.files.file_list import Entry
 from sonde.contexts.files.grep import scan_file, time_to_search
 from sonde.contexts.files.text import Unreadable, signature
-from sonde.core.deadline import SystemClock
+from sonde.core.deadline import SystemClock, deadline_in_force
 from sonde.core.patterns import compiled, escaped
 
 _KEPT_FILES = 20_000
@@ -61,11 +61,15 @@ class Finder:
     def every(self, entries: Iterable[Entry]) -> Iterator[tuple[str, Parsed]]:
         """The symbols of many files, parsed a few at a time."""
         batch: list[Entry] = []
+        run = deadline_in_force()
+        since = 0.0 if run is None else run.clock.now()
         for entry in entries:
             batch.append(entry)
             if len(batch) == BATCH or sum(each.size for each in batch) > _TOGETHER_BYTES:
                 yield from zip([each.path for each in batch], self._parsed_now(batch), strict=True)
                 batch = []
+                if run is not None:
+                    since = run.check(since, "the source files were still being parsed")
         yield from zip([each.path for each in batch], self._parsed_now(batch), strict=True)
 
     def _parsed_now(self, entries: Sequence[Entry]) -> list[Parsed]:

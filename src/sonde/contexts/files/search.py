@@ -26,6 +26,7 @@ from sonde.core.patterns import compiled, escaped
 
 INDEXED_BYTES = 32_000_000
 INDEXED_FILES = 20_000
+_EXPANDED_CHARS = 2 * INDEXED_BYTES
 HITS = 500
 SCANNED, MOST_HITS = 40_000, 200_000
 _AROUND, _LINE_BYTES = 16, 50
@@ -42,16 +43,21 @@ class Search:
         self._library = library
         self._cache_dir = cache_dir
         self._index: Ranking | None = None
+        self._expands = False
         self._lock = threading.Lock()
 
     def run(self, query: str, limit: int, deadline: Deadline) -> Observed:
         """The best passages for the words of a query."""
         listing = self._library.listing
         with self._lock:
-            if listing.text_bytes > INDEXED_BYTES or len(listing.texts) > INDEXED_FILES:
+            if listing.text_bytes > INDEXED_BYTES or len(listing.texts) > INDEXED_FILES or self._expands:
                 return self._among_hits(query, limit, deadline)
             if self._index is None:
-                self._index = self._whole_index()
+                try:
+                    self._index = self._whole_index()
+                except OverflowError:
+                    self._expands = True
+                    return self._among_hits(query, limit, deadline)
             return self._shown(self._index.best(query, limit), query, None, INDEXED_BYTES)
 
     def _whole_index(self) -> Ranking:
@@ -63,7 +69,8 @@ class Search:
         return Ranking.build(self._all_passages(), file)
 
     def _all_passages(self) -> Iterator[Passage]:
-        run, done = deadline_in_force(), 0
+        """Every file; OverflowError if there is far more in them than their sizes say, as in compressed ones."""
+        run, done, seen = deadline_in_force(), 0, 0
         since = 0.0 if run is None else run.clock.now()
         for entry in self._library.listing.texts:
             try:
@@ -71,9 +78,12 @@ class Search:
                     whole = text.decode(text.read(text.start, text.size)).removesuffix("\n")
             except (Unreadable, OSError):
                 continue
+            seen += len(whole)
+            if seen > _EXPANDED_CHARS:
+                raise OverflowError
             for each in passages(entry.path, whole.split("\n") if whole else ()):
                 done += 1
-                if run is not None and done % _CHECKED == 0:  # compressed files may hold far more than their sizes say
+                if run is not None and done % _CHECKED == 0:
                     since = run.check(since, "the files were still being indexed for search")
                 yield each
 

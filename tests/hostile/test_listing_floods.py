@@ -105,6 +105,15 @@ def test_listing_ends_with_the_runs_time(tmp_path: Path) -> None:
             FilesContext(source).list_files()
 
 
+def test_countless_files_that_are_no_text_are_looked_at_within_the_runs_time(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\0")
+    files = FilesContext(tmp_path)
+
+    assert len(files.library.unreadable()) == 1
+    with over().in_force():
+        assert files.library.unreadable() == []
+
+
 def test_archives_are_opened_within_the_runs_time_which_begins_before_them(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("words\n")
     (tmp_path / "logs.zip").write_bytes(zip_of_folders(3))

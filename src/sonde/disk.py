@@ -196,6 +196,19 @@ def read_plain(path: AnyPath, most: int) -> bytes:
         return read_whole(file, most)
 
 
+def read_named(path: AnyPath, most: int) -> bytes:
+    """All of a file that the user named, which may be a link or a pipe, as in <(git ls-files): a pipe that nobody writes to is empty.
+    `NotPlain` if it has more than `most` bytes.
+    """
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    os.set_blocking(fd, True)
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise NotPlain(errno.EFBIG, f"it has more than {most:,} bytes", os.fspath(path))
+    return data
+
+
 def open_database(
     path: AnyPath,
     mode: Literal["ro", "rw", "rwc", "immutable"] = "ro",

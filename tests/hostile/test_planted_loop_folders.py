@@ -120,6 +120,15 @@ def test_a_decision_is_not_kept_through_a_link(home: Home, name: str) -> None:
     assert home.kept() == before
 
 
+def test_the_gate_does_not_wait_for_a_pipe_in_the_place_of_a_result(home: Home) -> None:
+    for name in ("status.json", "result.json"):
+        os.mkfifo(home.repo / OUTPUT / name)
+
+    done = sonde("rlms", "gate", "--output-dir", home.repo / OUTPUT, cwd=home.place)
+
+    assert done.returncode == 1
+
+
 def test_links_around_the_repository_are_the_users_own(home: Home) -> None:
     (home.place / "short").symlink_to(home.repo)
 

@@ -23,7 +23,7 @@ from sonde.contexts.files.search import Search
 from sonde.contexts.files.text import Unreadable
 from sonde.core.canonical import cut
 from sonde.core.evidence import Excerpt, Observed
-from sonde.disk import below
+from sonde.disk import below, read_named
 from sonde.errors import ConfigError, SandboxViolation, ToolFault
 from sonde.tools import Tool, tool
 
@@ -203,19 +203,9 @@ def open_files(list_file: str, names: Iterable[str], repo: str) -> LoopFiles:
 def read_list(list_file: str) -> bytes:
     """A newline list of paths as it is. Read once: it may be a pipe, as in --context-file-list <(git ls-files)."""
     try:
-        fd = os.open(
-            list_file, os.O_RDONLY | os.O_NONBLOCK
-        )  # a named pipe without a writer is empty, and nobody waits for it
-        os.set_blocking(fd, True)
-        with os.fdopen(fd, "rb") as file:
-            text = file.read(_LISTED_BYTES + 1)
+        return read_named(list_file, _LISTED_BYTES)
     except OSError as error:
         raise ConfigError(f"--context-file-list {list_file!r} cannot be read: {error.strerror}") from None
-    if len(text) > _LISTED_BYTES:
-        raise ConfigError(
-            f"--context-file-list {list_file!r} is larger than {_LISTED_BYTES // 10**6} MB; list fewer files"
-        )
-    return text
 
 
 def split_list(text: bytes) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from sonde.core.canonical import json_value, jsonable
+from sonde.disk import read_named
 from sonde.errors import ConfigError
 from sonde.models.base import PromptMode
 
@@ -200,12 +201,8 @@ def _words(name: str, text: str | None) -> list[str] | None:
 
 
 def read_json(place: str | Path) -> Any:
-    """The JSON value in a file, which may be a pipe; ValueError if it is none, or too large to be a loop's."""
-    with Path(place).open("rb") as file:
-        data = file.read(MAX_JSON_BYTES + 1)
-    if len(data) > MAX_JSON_BYTES:
-        raise ValueError(f"it has more than {MAX_JSON_BYTES >> 20} MiB")
-    return json_value(data)
+    """The JSON value in a file, which may be a pipe; OSError or ValueError if it is none, or too large to be a loop's."""
+    return json_value(read_named(place, MAX_JSON_BYTES))
 
 
 def read_metadata(place: str | None) -> Mapping[str, Any]:

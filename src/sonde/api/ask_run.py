@@ -20,7 +20,7 @@ from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import Opened, open_context, parsed_without
 from sonde.contexts.files.exclusion import Exclusion
 from sonde.core.cancellation import Stop
-from sonde.core.deadline import Deadline, SystemClock
+from sonde.core.deadline import Deadline, SystemClock, guarded
 from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
 from sonde.runtime.run import RunSpec
@@ -163,7 +163,7 @@ def question_spec(
 
             window = {"start": start, "end": end, "filter_expr": filter_expr}
             traces = TraceQuestion.of(source, project, settings, **window)
-            with loading.in_force():
+            with loading.in_force(), guarded("loading the traces"):
                 opened = stack.enter_context(traces.opened(opened if context or code else None))
         spec = ask_spec(question, opened, settings, options, code=code, schema=schema)
         own = {"tools": [tool(each).name for each in tools], "limits": asdict(limits)}

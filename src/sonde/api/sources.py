@@ -18,7 +18,7 @@ from sonde.contexts.files.about import left_out, raw_pages
 from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.files.file_list import expanded
 from sonde.core.canonical import clip
-from sonde.core.deadline import Deadline
+from sonde.core.deadline import Deadline, guarded
 from sonde.disk import AnyPath
 from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
@@ -90,7 +90,7 @@ def open_context(
     if len(given) == 1 and isinstance(given[0], Opened):
         return given[0]
     if loading is not None:
-        with loading.in_force():
+        with loading.in_force(), guarded("listing the files"):
             opened = open_context(
                 given, code=code, rationale_over=rationale_over, within=within, without=without, exclusion=exclusion
             )

@@ -177,6 +177,16 @@ class Run:
         return JOURNAL_FORMAT if then is None else then.format
 
     @property
+    def described(self) -> str:
+        """What the context holds, for the prompt. A recorded run over the same data says it in the words of then: a source of traces may
+        hold others by now, and they are none of this run's business.
+        """
+        then = self.spec.recording.at(RunStarted)
+        if then is not None and self.dataset_hash and then.dataset_ref.get("dataset_hash") == self.dataset_hash:
+            return then.context
+        return self.spec.context.describe()
+
+    @property
     def seed(self) -> int:
         """What randomness of this run starts from."""
         return self.spec.budget.sampling_seed or 0
@@ -367,7 +377,7 @@ class Run:
             dataset_ref={"dataset_id": dataset, "dataset_hash": self.dataset_hash},
             settings={"version": self.version, **packages, **spec.recipe},
             variables=sorted(spec.variables),
-            context=spec.context.describe(),
+            context=self.described,
             sampling={**sent, "max_output_tokens": output_limit(self.model, spec.engine.max_output_tokens)}
             if model
             else {},

@@ -129,11 +129,11 @@ def render_task(session: Session, *, in_code: bool, left: str, found: bool = Tru
         if session.host.functions.brief and isinstance(context, Showable):
             parts.append(f"Data: {context.outline()}")
         else:
-            parts.append(f"What there is:\n{context.describe()}")
+            parts.append(f"What there is:\n{session.shared.described}")
         if session.prefilter.text and found:
             parts.append(session.prefilter.text)
     else:
-        parts.append(f"What there is (read it with the functions):\n{clip(spec.context.describe(), 700)}")
+        parts.append(f"What there is (read it with the functions):\n{clip(session.shared.described, 700)}")
         if errand.context:
             shown = clip(json.dumps(jsonable(errand.context), ensure_ascii=False), 4000)
             also = " (also as the variable `context` and as variables of these names)" if in_code else ""

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import accumulate
 from statistics import median
 from typing import Literal, TypeVar
 
@@ -482,7 +483,8 @@ def window_of(facts: Iterable[TraceFacts], table: AttributeTable, *, listed: int
     traces = tuple(sorted(facts, key=lambda each: (each.start_us, each.trace_id)))
     kinds = error_groups_of(traces)
     looks = sum(len(kind.members) >= FEW for kind in kinds)
-    errors = [_error_group(kind, traces, looks) for kind in kinds]
+    fine = [0, *accumulate(not each.failures for each in traces)]
+    errors = [_error_group(kind, traces, fine, looks) for kind in kinds]
     return Window(
         traces=traces,
         listed=listed,
@@ -506,12 +508,13 @@ def _ranked(groups: list[Group]) -> list[Group]:
     return sorted(groups, key=rank)
 
 
-def _error_group(kind: ErrorKind, traces: Sequence[TraceFacts], looks: int) -> Group:
+def _error_group(kind: ErrorKind, traces: Sequence[TraceFacts], fine: Sequence[int], looks: int) -> Group:
+    """`fine` says how many traces before each one, and in all, have no failure."""
     members = tuple(sorted(kind.members))
-    enough = (
-        len(members) >= FEW
-    )  # most are strays where a stranger makes up messages, and each look goes over all traces
-    onset = onset_of(members, len(traces), hit_otherwise(members, traces), looks) if enough else None
+    # First among its own and the fine ones alone: thousands of groups cannot each look at all traces.
+    onset = onset_of([fine[at] + place for place, at in enumerate(members)], fine[-1] + len(members), looks=looks)
+    if onset is not None:
+        onset = onset_of(members, len(traces), hit_otherwise(members, traces), looks)
     failures = [kind.members[at] for at in members]
     again = [traces[at].retries.get(kind.component, 0) for at in members]
     first = failures[0] if onset is None else kind.members[onset.position]

@@ -19,6 +19,7 @@ from cli_program import Shown, sonde
 from sonde.cli.approval import AtTerminal, approval
 from sonde.cli.interrupt import soft_stop
 from sonde.contexts.workspace import plan_patch
+from sonde.contexts.workspace.reach import confinable
 from sonde.testing import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
@@ -239,9 +240,9 @@ def test_what_was_written_is_kept_as_a_patch_that_takes_it_back(folder: Path) ->
 CHECK = "=sh check.sh"
 
 
-def edit_with_a_check(folder: Path, steps: list[str], *flags: str) -> Shown:
-    """A task whose check passes only once sample.ts has a note."""
-    (folder / "check.sh").write_text("grep -q 'A note' sample.ts\n")
+def edit_with_a_check(folder: Path, steps: list[str], *flags: str, check: str = "grep -q 'A note' sample.ts") -> Shown:
+    """A task with a check, which passes only once sample.ts has a note."""
+    (folder / "check.sh").write_text(f"{check}\n")
     with ScriptedServer([f"```python\n{step}\n```" for step in steps]) as server:
         env = {"OPENAI_API_KEY": "sk-test", "OPENAI_BASE_URL": server.base_url}
         words = ("edit", "Make the check pass", folder, "--allow-command", CHECK, "--yes", "--runs-dir", "runs", *flags)
@@ -280,3 +281,12 @@ def test_a_command_that_failed_is_named_when_a_limit_ends_the_task(folder: Path)
     told = json.loads(done.stdout)
     assert told["status"] == "partial"
     assert "the last run of `sh check.sh` exited 1" in told["gaps"]
+
+
+@pytest.mark.skipif(not confinable(), reason="this kernel has no landlock")
+def test_a_command_to_which_a_place_was_closed_tells_the_user_the_flag_that_opens_it(folder: Path) -> None:
+    (folder.parent / "beside").mkdir()
+    (folder.parent / "beside/data").write_text("A note\n")
+    done = edit_with_a_check(folder, [LOOK, RUN, DONE, DONE], check="cat ../beside/data")
+
+    assert "exited 1; something was closed to it, and --command-read DIR" in done.stdout

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,40 @@ def test_pytest_works(root: Path, home: Path) -> None:
     assert done.exit_code == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
     assert (root / ".pytest_cache").exists()
+
+
+def test_a_python_that_the_user_names_by_its_path_reads_its_own_libraries_and_nothing_beside_them(
+    root: Path, home: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    venv.create(elsewhere / "env", symlinks=True, with_pip=False)
+    (elsewhere / "other").mkdir()
+    (elsewhere / "other/key").write_text("the-secret-word\n")
+    packages = next((elsewhere / "env/lib").glob("python*/site-packages"))
+    (packages / "installed_there.py").write_text("WORD = 'found'\n")
+    (root / "it.py").write_text(
+        f"import installed_there\nprint(installed_there.WORD)\nprint(open('{elsewhere}/other/key').read())\n"
+    )
+
+    done = run(root, home, f"{elsewhere}/env/bin/python it.py")
+
+    assert "found" in done.stdout, done.stderr
+    assert "PermissionError" in done.stderr
+    assert "the-secret-word" not in done.stdout
+
+
+def test_a_program_of_the_workspace_opens_nothing_outside_by_a_link(root: Path, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere/bin").mkdir(parents=True)
+    (tmp_path / "elsewhere/lib").mkdir()
+    (tmp_path / "elsewhere/lib/key").write_text("the-secret-word\n")
+    (tmp_path / "elsewhere/bin/show").write_text(f"#!/bin/sh\ncat {tmp_path}/elsewhere/lib/key\n")
+    (tmp_path / "elsewhere/bin/show").chmod(0o755)
+    (root / "bin").symlink_to(tmp_path / "elsewhere/bin")
+    (tmp_path / "also-work").symlink_to(root)
+
+    for program in (f"{root}/bin/show", f"{tmp_path}/also-work/bin/show", "./bin/show"):
+        assert "the-secret-word" not in run(root, home, program).stdout
+    assert "the-secret-word" in run(root, home, f"{tmp_path}/elsewhere/bin/show").stdout
 
 
 def test_npm_test_works(root: Path, home: Path) -> None:

@@ -34,6 +34,7 @@ from sonde.contexts.workspace.parse import parse_patch
 from sonde.contexts.workspace.paths import clean
 from sonde.contexts.workspace.planner import plan_patch
 from sonde.contexts.workspace.policy import Policy
+from sonde.contexts.workspace.reach import CLOSED_HINT
 from sonde.contexts.workspace.scope import Place, ScopedWorkspace, read_places
 from sonde.contexts.workspace.text import visible
 from sonde.contexts.workspace.wire import Reply, WireWorkspace
@@ -96,6 +97,7 @@ class WorkspaceContext:
         self.rejected: list[str] = []
         self.by_user = False  # whether the last of them was the user's no
         self.ran: dict[str, int | None] = {}
+        self._denied: dict[str, bool] = {}
         self.judges_commands = True  # not in a replay of a run whose version did not
         self.rehearsal = False  # a replay by words alone: nobody is asked, so a no means nothing
         self._unread: set[str] = set()
@@ -258,8 +260,8 @@ class WorkspaceContext:
         if name == "execute_command":
             with suppress(KeyError, TypeError, ValueError):  # a record that somebody has changed
                 if error is None or NOT_ENDED in error:
-                    code = None if error else int(result["exitCode"])
-                    self._note_run(str(args.get("command")), str(args.get("cwd") or ""), code)
+                    code, errors = (None, "") if error else (int(result["exitCode"]), str(result["stderr"]))
+                    self._note_run(str(args.get("command")), str(args.get("cwd") or ""), code, errors)
         if name != "apply_patch":
             return
         if error is not None:
@@ -285,18 +287,21 @@ class WorkspaceContext:
             if NOT_ENDED in fault.message:
                 self._note_run(command, cwd, None)
             raise
-        self._note_run(command, cwd, done.exit_code)
+        self._note_run(command, cwd, done.exit_code, done.stderr)
         return {"exitCode": done.exit_code, "stdout": done.stdout[-MAX_OUTPUT:], "stderr": done.stderr[-MAX_OUTPUT:]}
 
-    def _note_run(self, command: str, cwd: str, code: int | None) -> None:
+    def _note_run(self, command: str, cwd: str, code: int | None, errors: str = "") -> None:
         line = " ".join(command.split()) + (f" in {cwd}" if cwd else "")
         self.ran.pop(line, None)  # the latest comes last
         self.ran[line] = code
+        self._denied[line] = CLOSED_HINT in errors
 
     def failed_runs(self) -> list[str]:
         """Commands whose last run in this task failed, in words. The same line that ran again and succeeded is none of them."""
+        failed = {line: code for line, code in self.ran.items() if code != 0 and self.judges_commands}
+        said = {line: "was stopped" if code is None else f"exited {code}" for line, code in failed.items()}
+        opens = "; something was closed to it, and --command-read DIR or --command-write DIR opens a place"
         return [
-            f"the last run of `{clip(line, 200)}` {'was stopped' if code is None else f'exited {code}'}"
-            for line, code in self.ran.items()
-            if code != 0 and self.judges_commands
+            f"the last run of `{clip(line, 200)}` {how}{opens if self._denied[line] else ''}"
+            for line, how in said.items()
         ]

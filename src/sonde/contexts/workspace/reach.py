@@ -81,18 +81,23 @@ def confinable() -> bool:
 def reach(
     root: Path, environment: Mapping[str, str], program: str, *, read: tuple[str, ...], write: tuple[str, ...]
 ) -> Confinement:
-    """The places for one command; `write` has its temporary folder in it."""
+    """The places for one command; `write` has its temporary folder in it. A program outside of the workspace that the user has named by
+    its path may read what belongs to it, as the tools on PATH may: a venv its libraries.
+    """
     found = shutil.which(program, path=environment.get("PATH"))
     own = [str(Path(found).resolve())] if found else []
+    named = Path(program)
+    outside = named.is_absolute() and all(folder.resolve() != root for folder in named.parents)
+    folders = [str(Path(each).parent) for each in (program, *own)] if outside else []
     home = Path(environment.get("HOME", ""))
     python = [sys.prefix, sys.base_prefix, environment.get("VIRTUAL_ENV", "")]
     python = [place for place in python if not home.is_relative_to(place)]  # never the home folder as a whole
     homes = [str(home / name) for name in HOMES_OF_TOOLS] if home.is_absolute() else []
-    tools = list(_tools(environment.get("PATH", ""), home))
+    tools = list(_tools(os.pathsep.join((environment.get("PATH", ""), *folders)), home))
     places = [place for place in (*SYSTEM, *python, *homes, *tools, *own, *read) if place.startswith("/")]
-    outside = [place for place in places if not root.is_relative_to(place) or place in SYSTEM or place in read]
+    reached = [place for place in places if not root.is_relative_to(place) or place in SYSTEM or place in read]
     code = str(Path(confine.__file__).parents[1])
-    return Confinement(read=tuple(dict.fromkeys(outside)), write=(*DEVICES, str(root), *write), code=code)
+    return Confinement(read=tuple(dict.fromkeys(reached)), write=(*DEVICES, str(root), *write), code=code)
 
 
 def _tools(path: str, home: Path) -> Iterator[str]:

@@ -14,7 +14,7 @@ from contexts.traces.trace_samples import write_lines
 from contexts.traces.trace_servers import KEYS, PROJECT, STEPS, Answer, hex_ids, serving, uuids
 
 BAD = next(step for step in STEPS if step.trace == "bad")
-OWN = ("gaps", "excerpt_hash", "incident_id", "project_name", "coverage")
+OWN = ("gaps", "excerpt_hash", "incident_id", "project_name", "coverage", "error_spans", "outcome")
 """What a source says in its own way, and what follows from ids."""
 LIVE = {
     "phoenix": ("phoenix", servers.phoenix),
@@ -39,7 +39,8 @@ def _said(*place: str, folder: Path, bad: str) -> list[Any]:
     """What the commands say."""
     found: list[Any] = []
     window = ("--from", "2026-11-02T00:00Z", "--to", "2026-11-03T00:00Z")
-    for words in (("traces", "ls", *window), ("traces", "overview", *window), ("traces", "show", bad[:8])):
+    lists = (("traces", "ls", *window), ("traces", "ls", "--failed", *window), ("traces", "overview", *window))
+    for words in (*lists, ("traces", "show", bad[:8])):
         done = sonde(*words, "--json", *place, cwd=folder, **KEYS)
         assert done.returncode == 0, done.stderr
         found.append(_plainly(done.stdout))
@@ -63,7 +64,8 @@ def test_the_commands_say_the_same_over_a_server_as_over_a_file(live: str, tmp_p
         found = _said("--source", f"{product}:{url}", "--project", PROJECT, folder=tmp_path, bad=ids(BAD)[0])
 
     assert found == wanted
-    assert found[3]["primary_label"] == "upstream_dependency_failure"
+    assert [each["trace_id"] for each in found[1]["traces"]] == ["trace bad"]
+    assert found[4]["primary_label"] == "upstream_dependency_failure"
 
 
 @pytest.mark.long

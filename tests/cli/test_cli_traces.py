@@ -174,7 +174,7 @@ def test_traces_can_be_looked_at_and_taken_along(folder: Path) -> None:
     assert [hit["span_id"] for hit in hits["hits"]] == [TOOL]
     assert "forced tool timeout" in sonde("traces", "search", "forced timeout", *source, cwd=folder).stdout
     table = sonde("traces", "ls", *source, "--limit", "2", cwd=folder).stdout.splitlines()
-    assert table[0].split() == ["TRACE", "STARTED", "SPANS", "ERRORS", "MS"]
+    assert table[0].split() == ["TRACE", "STARTED", "SPANS", "ERRORS", "OUTCOME", "MS"]
     assert [row.split()[0] for row in table[1:]] == [FIRST, SECOND]
     glance = sonde("traces", "overview", *source, "--limit", "100", cwd=folder).stdout
     assert glance.startswith("30 traces, ") and re.search(r"^TOOL +16$", glance, re.MULTILINE)

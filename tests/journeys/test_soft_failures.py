@@ -74,3 +74,28 @@ def test_a_retry_that_worked_does_not_hide_a_tool_that_returned_an_error(ruben: 
     assert "6 traces, 3 failed, 2 had errors and recovered" in glance
     assert "3 failed, 2 had errors and recovered" in watched.stdout + watched.stderr
     assert (issue["traces"], "charge_card" in issue["title"]) == (FAILED, True)
+
+
+def test_all_errors_and_failed_mean_the_same_traces_that_an_incident_counts(ruben: Person) -> None:
+    source = ("--source", "orders.jsonl")
+    table = ruben.sonde("traces", "ls", *source).stdout
+    listed = json.loads(ruben.sonde("traces", "ls", *source, "--json").stdout)["traces"]
+    failed = json.loads(ruben.sonde("traces", "ls", *source, "--failed", "--json").stdout)["traces"]
+    first = ruben.sonde("traces", "ls", *source, "--failed", "--limit", "2")
+    rest = ruben.sonde("traces", "ls", *source, "--failed", "--after", FAILED[1])
+    planned = ruben.sonde("batch", "--all-errors", "--dry-run", *source).stdout
+    told = ruben.sonde("rca", *[each["trace_id"] for each in failed], *source)
+
+    outcomes = ["healthy", "recovered", "failed", "failed", "recovered", "failed"]
+    assert [line.split()[4] for line in table.splitlines()] == ["OUTCOME", *outcomes]
+    assert [(each["outcome"], each["error_spans"]) for each in listed] == [
+        *zip(outcomes, (0, 1, 0, 1, 1, 1), strict=True)
+    ]
+    assert [each["trace_id"] for each in failed] == FAILED
+    assert ([line.split()[0] for line in first.stdout.splitlines()[1:]], FAILED[1] in first.stderr) == (
+        FAILED[:2],
+        True,
+    )
+    assert [line.split()[0] for line in rest.stdout.splitlines()[1:]] == FAILED[2:]
+    assert "3 items" in planned
+    assert told.stdout.count("unsupported_currency") >= len(FAILED)

@@ -8,17 +8,14 @@ from datetime import datetime, timedelta
 
 from sonde.api.trace_source import Source, project_in
 from sonde.batch.manifest import Item, Manifest
-from sonde.contexts.traces.catalog import query_of
+from sonde.contexts.traces.catalog import AFTER, PAGE, outcomes_of, query_of
 from sonde.contexts.traces.span import time_text, us_of_text
 from sonde.contexts.traces.store import TraceRow
 from sonde.errors import ConfigError, ToolFault
 
-ERRORS = "status_code == 'ERROR'"
-PAGE = 500
 MAX_ROWS = 200_000  # of a server's traces in one batch
 _SINCE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)")
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_AFTER = re.compile(r"go on with after='([^']*)'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,24 +59,28 @@ def query_manifest(wanted: TraceSelection, now: datetime) -> Manifest:
     """The items of a query; ConfigError when nothing fits, unless it may."""
     place = wanted.place
     store = place.open()
-    conditions = [f"({wanted.filter_expr})"] if wanted.filter_expr else []
-    conditions += [ERRORS] if wanted.all_errors else []
     try:
         query = query_of(
             project_in(place, store),
             start=since_time(wanted.since, now) if wanted.since else None,
-            filter_expr=" and ".join(conditions) or None,
+            filter_expr=wanted.filter_expr,
             limit=PAGE,
         )
         rows: list[TraceRow] = []
         passed: set[str] = set()
+        listed = 0
         while True:
             page = store.traces(query)
-            rows += page.rows
-            more = _AFTER.search(page.more or "")
+            listed += len(page.rows)
+            if wanted.all_errors:
+                outcomes = outcomes_of(store, page.rows)
+                rows += [row for row in page.rows if outcomes.get(row.trace_id) == "failed"]
+            else:
+                rows += page.rows
+            more = AFTER.search(page.more or "")
             if more is None or (wanted.limit and len(rows) >= wanted.limit):
                 break
-            if place.server and (more[1] in passed or len(rows) > MAX_ROWS):
+            if place.server and (more[1] in passed or listed > MAX_ROWS):
                 raise ConfigError(
                     f"{place.name} lists more than {MAX_ROWS:,} traces, or the same ones again and again; --limit N takes the first N"
                 )

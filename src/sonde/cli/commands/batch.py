@@ -47,7 +47,13 @@ TELL_S = 10.0  # between two lines of progress without a terminal
 class QueryOptions:
     """Which traces, if no manifest is given."""
 
-    all_errors: Annotated[bool, typer.Option("--all-errors", help="Every trace with a span in error.")] = False
+    all_errors: Annotated[
+        bool,
+        typer.Option(
+            "--all-errors",
+            help="Every trace that failed, as `incident` counts: also if a tool returned its error, not if a retry mended all.",
+        ),
+    ] = False
     since: Annotated[
         str | None,
         typer.Option("--since", "--last", metavar="24h|TIME", parser=filled, help="Traces that began since then."),

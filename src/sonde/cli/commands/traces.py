@@ -122,21 +122,35 @@ def ls(
     where: SourceOptions,
     wanted: TraceListOptions,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most this many.")] = 50,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only those that failed; each trace is read for it.")
+    ] = False,
 ) -> int:
-    """List traces in order of their start.
+    """List traces in order of their start, with how they ended: a trace failed if no later try mended what a span or a tool's result
+    reports. Traces on a server are judged with --failed only.
+
+    Example: sonde traces ls --source traces.jsonl --failed --limit 5
 
     Example: sonde traces ls --source langfuse:https://cloud.langfuse.com --last 24h
 
     Example: sonde traces ls --source langsmith:https://api.smith.langchain.com --project checkout
     """
+    from sonde.contexts.traces.catalog import failed_traces, outcomes_of
     from sonde.contexts.traces.store import TraceQuery
 
     with _opened(where) as (store, place):
-        page, gaps = store.traces(_query(place.project, wanted, limit)), store.skipped()
+        query = _query(place.project, wanted, limit)
+        page, gaps = failed_traces(store, query) if failed else store.traces(query), store.skipped()
+        outcomes = {} if failed or place.server else outcomes_of(store, page.rows)
         every = TraceQuery(project=place.project, limit=1000, counted=False)
         others = () if page.rows or wanted.after else store.traces(every).rows
+    known = "failed" if failed else None
     if wanted.json:
-        _print_json({"traces": [row.row() for row in page.rows], "more": page.more, "gaps": gaps})
+        listed = [
+            {**row.row(), "error_spans": row.error_spans, "outcome": outcomes.get(row.trace_id, known)}
+            for row in page.rows
+        ]
+        _print_json({"traces": listed, "more": page.more, "gaps": gaps})
         return 0
     if page.rows:
         rows = [
@@ -145,11 +159,12 @@ def ls(
                 f"{row.row()['start_time'][:19]}Z",
                 row.span_count,
                 "-" if row.error_spans is None else row.error_spans,
+                outcomes.get(row.trace_id, known or "-"),
                 row.latency_ms,
             )
             for row in page.rows
         ]
-        print(table(("TRACE", "STARTED", "SPANS", "ERRORS", "MS"), rows))
+        print(table(("TRACE", "STARTED", "SPANS", "ERRORS", "OUTCOME", "MS"), rows))
     began = [row.row()["start_time"][:19] for row in others]
     outside = f"; traces began between {began[0]}Z and {began[-1]}Z" if began else ""
     print(_way_on(page.more) or f"{plural(len(page.rows), 'trace')}{outside}", file=sys.stderr)

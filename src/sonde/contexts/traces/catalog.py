@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
@@ -13,7 +15,7 @@ from sonde.contexts.traces.attributes import KIND_KEY
 from sonde.contexts.traces.failure_words import component_of
 from sonde.contexts.traces.filestore import FileStore, terms_of
 from sonde.contexts.traces.filters import parse_filter
-from sonde.contexts.traces.groups import AttributeTable, facts_of
+from sonde.contexts.traces.groups import MAX_TRACE_SPANS, AttributeTable, Outcome, facts_of
 from sonde.contexts.traces.importers.otlp import PROJECT
 from sonde.contexts.traces.inspection import Inspection
 from sonde.contexts.traces.langfusestore import LangfuseStore
@@ -22,7 +24,8 @@ from sonde.contexts.traces.phoenixstore import PhoenixStore
 from sonde.contexts.traces.serverstore import ServerStore
 from sonde.contexts.traces.shape import MAX_GROUPS, Tree, counts, error_groups, quantiles, trace_overview
 from sonde.contexts.traces.span import Row, Span, SpanSummary, us_of
-from sonde.contexts.traces.store import TraceQuery, TraceStore, server_of
+from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, TraceStore, server_of
+from sonde.core.canonical import plural
 from sonde.core.deadline import Deadline
 from sonde.errors import ConfigError
 from sonde.phoenix import PhoenixClient, PhoenixReads
@@ -32,6 +35,10 @@ DEFAULT_PROJECT = "default"
 OVERVIEW_TRACES = 1000
 DEEP_SPANS = 20_000
 SNIPPET = 80
+PAGE = 500
+AT_ONCE = 40  # traces of a server
+AFTER = re.compile(r"go on with after='([^']*)'")
+"""How a page says where the next one begins."""
 _STATUS = {"UNSET": 0, "OK": 1, "ERROR": 2}
 
 
@@ -157,6 +164,42 @@ def overview(store: TraceStore, query: TraceQuery) -> Row:
         "more": page.more,
         "gaps": store.skipped(),
     }
+
+
+def outcomes_of(store: TraceStore, rows: Sequence[TraceRow]) -> dict[str, Outcome]:
+    """How each of these traces ended, as `incident` and `watch` count it. They are read whole for this; what is gone has no outcome."""
+    table = AttributeTable()
+    found: dict[str, Outcome] = {}
+    if not isinstance(store, ServerStore):
+        return {row.trace_id: facts_of(row.trace_id, store.spans(row.trace_id), table).outcome for row in rows}
+    for at in range(0, len(rows), AT_ONCE):
+        read: dict[str, list[Span]] = {row.trace_id: [] for row in rows[at : at + AT_ONCE]}
+        for span in store.read_traces(list(read), {}):
+            held = read.get(span.summary.trace_id)
+            if held is not None and len(held) < MAX_TRACE_SPANS:
+                held.append(span)
+        found |= {trace_id: facts_of(trace_id, spans, table).outcome for trace_id, spans in read.items() if spans}
+    return found
+
+
+def failed_traces(store: TraceStore, query: TraceQuery) -> Page:
+    """As `store.traces`, but only those that failed."""
+    rows: list[TraceRow] = []
+    passed: set[str] = set()
+    page_query = replace(query, limit=PAGE)
+    while True:
+        page = store.traces(page_query)
+        outcomes = outcomes_of(store, page.rows)
+        rows += [row for row in page.rows if outcomes.get(row.trace_id) == "failed"]
+        if len(rows) > query.limit:
+            last = rows[query.limit - 1].trace_id
+            more = f"more than {plural(query.limit, 'failed trace')}; go on with after={last!r}"
+            return Page(tuple(rows[: query.limit]), more)
+        cursor = AFTER.search(page.more or "")
+        if cursor is None or cursor[1] in passed:
+            return Page(tuple(rows), page.more)
+        passed.add(cursor[1])
+        page_query = replace(page_query, after=cursor[1])
 
 
 def search_trace(store: TraceStore, trace_id: str, pattern: str) -> Row:

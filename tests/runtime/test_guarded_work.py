@@ -10,7 +10,7 @@ import pytest
 from sonde.contexts.files import FilesContext
 from sonde.core import deadline as time_of
 from sonde.core.cancellation import Stop
-from sonde.core.deadline import Deadline, Guard, Overrun, SystemClock, guarded
+from sonde.core.deadline import Deadline, Overrun, ReadingGuard, SystemClock, guarded
 from sonde.core.evidence import Excerpt
 from sonde.core.status import RunStatus
 from sonde.testing import ScriptedModel, run_in_memory
@@ -91,15 +91,15 @@ def test_work_of_a_run_that_goes_on_is_left_alone_beside_one_that_is_over() -> N
     ended = threading.Event()
 
     def other() -> None:
-        with pytest.raises(Overrun), Guard(over, "digging"):
+        with pytest.raises(Overrun), ReadingGuard(over, "digging"):
             forever()
         ended.set()
 
-    with Guard(runs_on, "reading"):
+    with ReadingGuard(runs_on, "reading"):
         threading.Thread(target=other).start()
         assert ended.wait(60)
 
 
 def test_an_error_of_the_work_itself_comes_through() -> None:
-    with pytest.raises(KeyError), Guard(Deadline(SystemClock(), 0.0), "reading"):
+    with pytest.raises(KeyError), ReadingGuard(Deadline(SystemClock(), 0.0), "reading"):
         raise KeyError

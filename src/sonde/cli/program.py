@@ -31,7 +31,7 @@ CODES = (
     "Exit codes: 0 succeeded or partial, 1 failed, 2 usage or configuration, 3 what --fail-on names (partial outcomes; issues of a watch), "
     "130 stopped by Ctrl-C and 143 by SIGTERM, also with a partial answer, 141 if the reader of a pipe left early; rlms has its own."
 )
-SHARED = {"view": "runs", "export": "runs", "publish": "runs", "demo": "bench", "man": "completion"}
+SHARED = {"view": "runs", "export": "runs", "publish": "runs", "demo": "bench", "man": "completion", "undo": "edit"}
 """Small commands that stand in the file of another command; every other file has the name of its command (`self_test` is `self-test`)."""
 
 UNREAD = 141  # 128 + SIGPIPE, as shells say it

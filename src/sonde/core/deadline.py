@@ -201,11 +201,11 @@ class _Guards:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.held: set[Guard] = set()
+        self.held: set[ReadingGuard] = set()
         self._some = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def hold(self, guard: Guard) -> None:
+    def hold(self, guard: ReadingGuard) -> None:
         with self.lock:
             self.held.add(guard)
             self._some.set()
@@ -236,7 +236,7 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))
 
 
-class Guard:
+class ReadingGuard:
     """Ends the work inside, with an Overrun, if it goes on long after its run is over: for work on a stranger's data, in case that it
     does not look at the deadline often enough. Such work only reads; what writes must not be broken off anywhere.
     """
@@ -271,7 +271,7 @@ class Guard:
 def guarded(work: str) -> AbstractContextManager[None]:
     """A guard by the deadline in force; without one, nothing is watched."""
     run = deadline_in_force()
-    return nullcontext() if run is None else Guard(run, work)
+    return nullcontext() if run is None else ReadingGuard(run, work)
 
 
 _in_force: ContextVar[Deadline | None] = ContextVar("sonde_deadline", default=None)

@@ -1,4 +1,4 @@
-"""`sonde edit`: a task in a folder, done by patches that you approve."""
+"""`sonde edit`: a task in a folder, done by patches that you approve; `sonde undo` takes back what one wrote."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sonde.cli.options import (
     settings_of,
     spread,
 )
-from sonde.cli.text import printable
+from sonde.cli.text import printable, printable_lines
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="What to do.")]
 Folder = Annotated[Path, typer.Argument(metavar="PATH", help="The folder to work in.")]
@@ -49,6 +49,7 @@ class EditOptions:
 
 def register(app: typer.Typer) -> None:
     app.command()(spread(edit))
+    app.command()(spread(undo))
 
 
 def edit(
@@ -119,3 +120,31 @@ def edit(
             print(printable(f"to take it back: {shlex.join(words)}"), file=sys.stderr)
         print_way_on(done, typed.find_root().obj, limits, EDIT_MAXIMA)
     return cancel.exit_code(output.exit_code([done.status]))
+
+
+def undo(
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="The edit: id or its beginning, folder, or last.")
+    ] = "last",
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[PATH]", help="The folder to put right; by default this one.")
+    ] = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    place: PlaceOptions,
+) -> int:
+    """Take back what an edit wrote, all of it or nothing; you see the change and it is written only if you say yes.
+
+    Example: sonde undo last demo-workspace --yes
+    """
+    from sonde.api.edit_run import undo as take_back
+    from sonde.cli.approval import approval
+    from sonde.contexts.workspace import visible
+
+    approve = approval(yes=yes, question="Take this back? [y]es, [n]o: ", why="")
+    done = take_back(run, path, approve=approve, settings=settings_of(place))
+    if not done.applied:
+        print(f"sonde: nothing was written: {printable(done.summary)}", file=sys.stderr)
+        return 1
+    print(printable_lines(visible(done.summary)))
+    return 0

@@ -40,12 +40,12 @@ def kept_runs(home: Path) -> list[Path]:
     return sorted(home.glob(".local/state/sonde/runs/*/*"))
 
 
-def sonde(*words: str | Path, cwd: Path, stdin: str = "", **env: str) -> Shown:
+def sonde(*words: str | Path, cwd: Path, stdin: str | None = None, **env: str) -> Shown:
     """Run one command to its end, in this process."""
     return call(*words, cwd=cwd, env=environment(cwd, **env), stdin=stdin)
 
 
-def call(*words: str | Path, cwd: Path, env: Mapping[str, str], stdin: str = "") -> Shown:
+def call(*words: str | Path, cwd: Path, env: Mapping[str, str], stdin: str | None = None) -> Shown:
     """The same with the whole environment given."""
     arguments = list(map(str, words))
     with _streams(stdin) as (out, err), contextlib.chdir(cwd), mock.patch.dict(os.environ, env, clear=True):
@@ -59,12 +59,13 @@ def call(*words: str | Path, cwd: Path, env: Mapping[str, str], stdin: str = "")
         return Shown(["sonde", *arguments], code or 0, _text(out), _text(err))
 
 
-def sonde_process(*words: str | Path, cwd: Path, stdin: str = "", **env: str) -> Shown:
+def sonde_process(*words: str | Path, cwd: Path, stdin: str | None = None, **env: str) -> Shown:
     """Run one command to its end, in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "sonde", *map(str, words)],
         cwd=cwd,
         env=environment(cwd, **env),
+        stdin=subprocess.DEVNULL if stdin is None else None,
         input=stdin,
         capture_output=True,
         text=True,
@@ -90,11 +91,14 @@ def as_ordinary(*commands: Sequence[str], cwd: Path) -> list[Shown]:
 
 
 @contextlib.contextmanager
-def _streams(stdin: str) -> Generator[tuple[BinaryIO, BinaryIO]]:
-    """The three standard streams, all with descriptors: a pipe to read from, files to write to."""
-    ours, theirs = os.pipe()
-    assert os.write(theirs, stdin.encode()) == len(stdin.encode()), "a pipe holds 64 kB; start a process for more"
-    os.close(theirs)
+def _streams(stdin: str | None) -> Generator[tuple[BinaryIO, BinaryIO]]:
+    """The three standard streams, all with descriptors: a pipe or nothing to read from, files to write to."""
+    if stdin is None:
+        ours = os.open(os.devnull, os.O_RDONLY)
+    else:
+        ours, theirs = os.pipe()
+        assert os.write(theirs, stdin.encode()) == len(stdin.encode()), "a pipe holds 64 kB; start a process for more"
+        os.close(theirs)
     before = sys.stdin, sys.stdout, sys.stderr
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         sys.stdin = os.fdopen(ours, encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from cli_program import sonde
 
 from sonde import ask
@@ -39,6 +40,30 @@ def test_a_path_in_the_place_of_the_question_is_recognised(tmp_path: Path) -> No
 
     assert shown.returncode == 2
     assert shown.stderr.rstrip().endswith("sonde ask 'Where is the total?' src src/app.py")
+
+
+def test_a_path_without_a_question_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+
+    with ScriptedServer([]) as server:
+        flags = ("--model", "openai:x", "--base-url", server.base_url)
+        shown = sonde("ask", "src", *flags, cwd=tmp_path)
+        as_code = sonde("ask", "src", "--code", *flags, cwd=tmp_path)
+
+    assert (shown.returncode, as_code.returncode) == (2, 2)
+    assert shown.stderr.rstrip().endswith("src is a path; the question comes first: sonde ask 'QUESTION' src")
+    assert not server.requests
+
+
+@pytest.mark.parametrize("words", [(), ("-",), ("--json",)])
+def test_an_empty_pipe_is_told_before_a_model_is_asked(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with ScriptedServer(["FINAL('no errors')"]) as server:
+        flags = ("--model", "openai:x", "--base-url", server.base_url)
+        shown = sonde("ask", "Any errors?", *words, *flags, cwd=tmp_path, stdin="")
+
+    assert shown.returncode == 2
+    assert "standard input was empty" in shown.stdout + shown.stderr
+    assert not server.requests
 
 
 def test_web_pages_that_are_read_as_source_are_announced(tmp_path: Path) -> None:

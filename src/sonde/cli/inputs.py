@@ -102,15 +102,21 @@ def _with_stdin(paths: list[str], exclusion: Exclusion | None) -> FilesContext:
 
 
 def piped(*, silent: bool) -> bool:
-    """Whether something comes through a pipe or a redirected file. Waits for a pipe that has sent nothing yet."""
+    """Whether something comes through a pipe or a redirected file. Waits for a pipe that has sent nothing yet, and refuses one that ends
+    without a byte: whoever pipes a log wants to know that there was none.
+    """
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is not a file
         return False
     if stat.S_ISFIFO(mode) and not silent and not select.select([sys.stdin], [], [], 1.0)[0]:
         print("note: no PATH was given; waiting for standard input", file=sys.stderr)
-    regular = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
-    return regular and bool(cast("io.BufferedReader", sys.stdin.buffer).peek(1))
+    given = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+    if given and not cast("io.BufferedReader", sys.stdin.buffer).peek(1):
+        raise ConfigError(
+            "standard input was empty, so there is nothing to look at; give a PATH, or ask without data by < /dev/null"
+        )
+    return given
 
 
 def unread() -> bool:

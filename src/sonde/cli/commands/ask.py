@@ -167,12 +167,18 @@ def ask(
     if len(asked) == 1 and os.path.exists(question):  # noqa: PTH110  # the same
         turned = shlex.join(["sonde", "ask", *asked, question, *(word for word in words if word not in asked)])
         raise ConfigError(f"{question} is a path, and the question comes first: {turned}")
+    if not (words or how.continue_from or traces.given) and os.path.exists(question):  # noqa: PTH110  # the same
+        raise ConfigError(
+            f"{question} is a path; the question comes first: sonde ask 'QUESTION' {shlex.quote(question)}"
+        )
     if not (words or how.continue_from or how.code or traces.given):
         words = ["-"] if piped(silent=silent) else []
         if not words and settings.model is None:
             raise ConfigError(f"no data to look at and no model to ask; {_GIVE_A_PATH}")
         if not words and not silent:
             print(f"note: no PATH was given, so the model has no data to look at; {_GIVE_A_PATH}", file=sys.stderr)
+    elif words == ["-"] and not how.code:
+        piped(silent=True)  # refuses an empty one
     exclusion = leave_out.exclusion()
     lacking = parsed_without(settings.backend, unsafe=how.unsafe, without=how.without)
     loading = Deadline(SystemClock(), settings.budget(ASK.budget, ASK.maxima).max_wall_time_sec)

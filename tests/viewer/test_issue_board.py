@@ -112,6 +112,26 @@ def test_attributes_that_set_the_traces_of_an_issue_apart_are_shown(server: View
     assert data(server, "/api/issues/1/look")["apart"] == []
 
 
+def test_what_sets_an_issue_apart_is_counted_over_its_traces_not_over_a_few_examples(tmp_path: Path) -> None:
+    post = Post(tmp_path)
+    fault = Fault(step="charge_card", text="TimeoutError: bank {n}", begin=600, end=1e9, every=1)
+    append(post.traces, traffic(20, 600, []))
+    append(post.traces, traffic(12, 600, [fault], begin=600, first=100, user="vip"))
+    append(post.traces, traffic(6, 300, [fault], begin=1200, first=200, user="vip", release="2.0"))
+    post.look(2000)
+    with WatchState(post.folder) as state:
+        place = post.watch(state).place
+    board = IssueBoard(post.folder, source=place, now=lambda: post.clock.utc().timestamp())
+
+    look = board.looked(1)
+    board.close()
+
+    assert look is not None
+    assert [(each["value"], each["share"], each["of"], each["of_before"]) for each in look["apart"]] == [
+        ("vip", 1.0, 18, 20)
+    ]
+
+
 def test_a_page_that_was_not_given_the_source_reads_none(post: Post) -> None:
     board = IssueBoard(post.folder)
     assert board.looked(1) is None

@@ -10,7 +10,7 @@ import getpass
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +23,7 @@ from sonde.contexts.traces.groups import AttributeTable, facts_of
 from sonde.contexts.traces.shape import picture_of
 from sonde.contexts.traces.span import time_text
 from sonde.contexts.traces.store import TraceQuery, TraceStore
+from sonde.contexts.traces.window import spread
 from sonde.errors import ConfigError, SondeError, UsageError
 from sonde.watch import lifecycle
 from sonde.watch.issues import KnownIssue, at_rest, known_issues, watch_view
@@ -34,7 +35,12 @@ LEAD = 5  # bars before the onset
 HOUR_US = 3_600_000_000
 TOGETHER = 3  # windows
 RELEASES = 20
-COMPARED, FEWEST = 20, 3  # traces of an issue, and of the hour before its onset, whose attributes are compared
+COMPARED, BEFORE, FEWEST = (
+    60,
+    20,
+    3,
+)  # traces of an issue, and of the hour before its onset, whose attributes are compared
+REMEMBERED = 10_000
 MOSTLY, APART = 0.8, 0.5
 SHOWN = 8
 LOOKED = 64  # issues whose looks at the source are kept until their traces change
@@ -115,17 +121,26 @@ class IssueBoard:
         (found,) = known_issues(self._state, number=number)
         if self._source is None:
             return None
-        known = self._looked.get(found.traces)
+        # The few traces that stand for an issue say nothing about shares; those that the watch remembers do.
+        signatures = "signature IN (SELECT id FROM signatures WHERE issue = ?)"
+        remembered = self._state.rows(
+            f"SELECT trace_id FROM traces WHERE {signatures} UNION SELECT trace_id FROM recoveries WHERE {signatures} LIMIT ?",  # noqa: S608 - a constant
+            *(number, number, REMEMBERED),
+        )
+        mine = tuple(dict.fromkeys([*found.traces, *(trace_id for (trace_id,) in remembered)]))
+        known = self._looked.get(mine)
         if known is None:
             with closing(self._source.open()) as store:
-                known = {"trace": _picture(store, found), "apart": self._apart(store, self._source, found)}
+                known = {"trace": _picture(store, found), "apart": self._apart(store, self._source, found, mine)}
             if len(self._looked) >= LOOKED:
                 self._looked.clear()
-            self._looked[found.traces] = known
+            self._looked[mine] = known
         return known
 
-    def _apart(self, store: TraceStore, source: Source, found: KnownIssue) -> list[Json]:
-        """Attributes that nearly all of its traces have and few of those that began in the hour before its onset."""
+    def _apart(self, store: TraceStore, source: Source, found: KnownIssue, trace_ids: Sequence[str]) -> list[Json]:
+        """Attributes that nearly all of its traces have and few of those that began in the hour before its onset, and of how many each
+        time.
+        """
         table = AttributeTable()
 
         def attributes_of(trace_ids: Iterable[str]) -> list[frozenset[tuple[str, str]]]:
@@ -135,13 +150,14 @@ class IssueBoard:
                     read.append(frozenset(facts_of(trace_id, store.spans(trace_id), table).attributes))
             return read
 
+        own = frozenset(trace_ids)
         before: list[str] = []
         with suppress(SondeError):
             project = project_in(source, store)
             query = TraceQuery(project=project, start_us=found.first_us - HOUR_US, end_us=found.first_us, counted=False)
-            before = [row.trace_id for row in store.traces(query).rows if row.trace_id not in found.traces]
-        mine = attributes_of(found.traces[-COMPARED:])
-        others = attributes_of(before[-COMPARED:])
+            before = [row.trace_id for row in store.traces(query).rows if row.trace_id not in own]
+        mine = attributes_of(spread(trace_ids, COMPARED))
+        others = attributes_of(before[-BEFORE:])
         if len(mine) < FEWEST or len(others) < FEWEST:
             return []
         counted = Counter(pair for each in mine for pair in each)
@@ -152,7 +168,14 @@ class IssueBoard:
         ]
         shares = [each for each in shares if each[0] >= MOSTLY and each[0] - each[1] >= APART]
         return [
-            {"key": key, "value": value, "share": round(share, 2), "before": round(before_, 2)}
+            {
+                "key": key,
+                "value": value,
+                "share": round(share, 2),
+                "of": len(mine),
+                "before": round(before_, 2),
+                "of_before": len(others),
+            }
             for share, before_, (key, value) in sorted(shares, key=lambda each: (each[1] - each[0], each[2]))[:SHOWN]
         ]
 

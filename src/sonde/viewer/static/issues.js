@@ -248,7 +248,7 @@ export class Issue {
         {},
         h("th", { scope: "row" }, short(each.key, 60)),
         h("td", {}, short(each.value, 100)),
-        h("td", { class: "muted" }, `${percent(each.share)} of its traces, ${percent(each.before)} of those in the hour before`),
+        h("td", { class: "muted" }, `${percent(each.share)} of ${each.of} traces of it, ${percent(each.before)} of ${each.of_before} in the hour before`),
       ),
     );
     put(

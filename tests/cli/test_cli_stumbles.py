@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from cli_program import sonde
 
 from sonde import ask
+from sonde.api.settings import Settings
 from sonde.testing import ScriptedModel, ScriptedServer
 
 
@@ -125,3 +127,57 @@ def test_what_several_gates_miss_is_said_once(tmp_path: Path) -> None:
 
     assert "size.py was changed and not read again" in shown.stdout
     assert "EVIDENCE_VALIDATION_FAILED" not in shown.stderr
+
+
+@pytest.mark.parametrize("by", ["flag", "variable", "file"])
+def test_the_model_none_is_no_model_although_a_key_is_set(tmp_path: Path, by: str) -> None:
+    (tmp_path / "app.log").write_text("payments: timeout\n")
+    (tmp_path / "mine.toml").write_text('model = "none"\nsub_model = "openai:small"\n')
+    flags = ("--model", "none") if by == "flag" else ()
+    env = {"variable": {"SONDE_MODEL": "none"}, "file": {"SONDE_CONFIG": str(tmp_path / "mine.toml")}}.get(by, {})
+    with ScriptedServer([]) as server:
+        key = {"OPENAI_API_KEY": "sk-x", "OPENAI_BASE_URL": server.base_url}
+        shown = sonde("ask", "Where is the timeout?", "app.log", *flags, cwd=tmp_path, **key, **env)
+
+    assert shown.returncode == 0, shown.stderr
+    assert "payments: timeout" in shown.stdout and "No model has answered" in shown.stdout
+    assert shown.stderr.startswith("model: none (") and "set OPENAI_API_KEY" not in shown.stderr
+    assert not server.requests
+
+
+def test_a_follow_up_without_a_model_does_not_take_that_of_the_earlier_run(tmp_path: Path) -> None:
+    (tmp_path / "app.log").write_text("payments: timeout\n")
+    with ScriptedServer(["FINAL('payments [app.log:1]')"]) as server:
+        env = {"OPENAI_BASE_URL": server.base_url}
+        sonde("ask", "Which service?", "app.log", "--model", "openai:house", cwd=tmp_path, **env)
+        before = len(server.requests)
+        shown = sonde("ask", "What timed out?", "--continue", "last", "--model", "none", cwd=tmp_path, **env)
+
+    assert "No model has answered" in shown.stdout
+    assert len(server.requests) == before
+
+
+def test_in_python_the_model_none_overrules_the_settings(tmp_path: Path) -> None:
+    with ScriptedServer(["FINAL('alpha [context.txt:1]')"]) as server:
+        settings = Settings(model="openai:house", base_url=server.base_url)
+        without = ask("alpha?", "alpha\n", model="none", runs_dir=tmp_path / "runs", settings=settings)
+        asked = len(server.requests)
+        configured = ask("alpha?", "alpha\n", model=None, runs_dir=tmp_path / "runs", settings=settings)
+
+    assert (without.annotator_kind, asked) == ("CODE", 0)
+    assert configured.annotator_kind == "LLM"
+
+
+def test_a_timeout_of_the_model_beyond_the_time_of_the_run_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "app.log").write_text("payments: timeout\n")
+    (tmp_path / "model.py").write_text("print('FINAL(1)')\n")
+    program = f"command:{sys.executable} model.py"
+    flags = ("ask", "Which service?", "app.log", "--model", program)
+
+    shown = sonde(*flags, "--model-timeout", "6000", cwd=tmp_path).stderr
+    uncounted = sonde(*flags, "--model-timeout", "6000", "--no-count-wait", cwd=tmp_path).stderr
+    within = sonde(*flags, "--model-timeout", "60", cwd=tmp_path).stderr
+
+    assert "a reply may take 6000 s, but the run ends after 600 s; raise --max-wall-time-sec" in shown
+    assert "--no-count-wait" in shown
+    assert "a reply may take" not in uncounted + within

@@ -73,7 +73,8 @@ def ask(
 
     The keywords of every function that starts a run (`ask`, `edit`, `rca`, `comply`, `incident`, `run`):
 
-    model          "provider:name", a name of sonde.toml, or an object with `complete`; None: the one of the settings
+    model          "provider:name", a name of sonde.toml, or an object with `complete`; None: the one of the settings;
+                   "none": no model, so passages only
     sub_model      who answers sub-calls; None: the one of the settings, else `model`
     budget         a Budget instead of the engine's own. Single limits by name hold on top of it: max_iterations, max_depth,
                    max_tool_calls, max_subcalls, max_tokens_total, max_tokens_per_subcall, max_cost_usd, max_wall_time_sec,

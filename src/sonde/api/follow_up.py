@@ -137,7 +137,8 @@ def with_earlier_models(settings: Settings, run: str | Path) -> Settings:
 
     Its folder may be a stranger's: a program is started, and weights are loaded from a path, only for a run that was made here.
     """
-    if settings.model is not None and not settings.sources.get("model", "").startswith(BY_DEFAULT):
+    chosen = settings.model is not None or "model" in settings.sources  # also that there be none
+    if chosen and not settings.sources.get("model", "").startswith(BY_DEFAULT):
         return settings
     recorded = open_run(settings.find_run(run))
     made_here = is_made_here(recorded.run_dir, settings)  # the folder may hold imported runs, and branches of them

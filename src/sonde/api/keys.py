@@ -54,7 +54,11 @@ def _knob(name: str, form: Form, doc: str, flag: str = "") -> Key:
 
 
 _ALL = (
-    Key(name="model", form="model", doc="the model that answers, e.g. openai:gpt-4o-mini or an entry of [models]"),
+    Key(
+        name="model",
+        form="model",
+        doc="the model that answers, e.g. openai:gpt-4o-mini or an entry of [models]; none: no model",
+    ),
     Key(name="sub_model", form="model", doc="the model of sub-calls; the same as `model` when not set"),
     Key(name="base_url", form="text", doc="the OpenAI-compatible server", aliases=("OPENAI_BASE_URL",)),
     Key(

@@ -18,7 +18,7 @@ from sonde.api.config_file import state_folder
 from sonde.api.consent import seal_key
 from sonde.api.keys import unknown
 from sonde.api.result import Answer, Edited, Investigation, Result, ran_lines
-from sonde.api.settings import Settings, load_settings
+from sonde.api.settings import NO_MODEL, Settings, load_settings
 from sonde.contexts import Context, Maskable
 from sonde.contexts.files.about import shown_name
 from sonde.core.budget import Budget
@@ -118,6 +118,10 @@ def spec_of(
         raise unknown("argument", stray, RunOptions.__annotations__, "every run")
     given: dict[str, Any] = {name: value for name, value in (options or {}).items() if value is not None}
     check_without(given.get("without", ""))
+    model, sub_model = given.get("model", settings.model), given.get("sub_model", settings.sub_model)
+    if isinstance(model, str) and model == NO_MODEL:
+        model = sub_model = None
+    budget = budget_of(engine, settings, given)
     mask = mask_of(settings, options)
     masked(context, mask)
     objective = objective if mask is None else mask.asked(objective)
@@ -130,9 +134,9 @@ def spec_of(
         engine=engine,
         objective=objective,
         context=context,
-        budget=budget_of(engine, settings, given),
-        model=given.get("model", settings.model),
-        sub_model=given.get("sub_model", settings.sub_model),
+        budget=budget,
+        model=model,
+        sub_model=sub_model,
         mode=given.get("mode", settings.mode),
         profile=profile,
         packages=packages,
@@ -151,6 +155,21 @@ def spec_of(
         on_text=given.get("on_text"),
         cancel=given.get("cancel") or Stop(),
         clock=given.get("clock") or SystemClock(),
+        notes=_notes_on_time(model, settings, budget.max_wall_time_sec),
+    )
+
+
+def _notes_on_time(model: Any, settings: Settings, wall_s: float) -> tuple[str, ...]:
+    """That the run ends before one reply of its model may take as long as the user allows."""
+    if not isinstance(model, str) or (settings.timeout_s is None and model not in settings.models):
+        return ()
+    choice = settings.choose(model)
+    allowed, is_program = choice.settings.timeout_s, choice.spec.startswith("command:")
+    if allowed is None or allowed <= wall_s or (is_program and not choice.settings.count_wait):
+        return ()
+    uncounted = ", or do not count the wait: --no-count-wait" if is_program else ""
+    return (
+        f"a reply may take {allowed:g} s, but the run ends after {wall_s:g} s; raise --max-wall-time-sec{uncounted}",
     )
 
 

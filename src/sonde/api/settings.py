@@ -44,6 +44,8 @@ from sonde.runs.rundir import ARTIFACTS, NoSuchRun, RunDir, find_run, linked_art
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
 BY_DEFAULT = "the default"
+NO_MODEL = "none"
+"""The name that stands for no model at all, where one would be set otherwise."""
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # a password may stand there
 _A_MILLION = (TokenUsage(1_000_000, 0), TokenUsage(0, 1_000_000))
 _INVESTIGATIONS = frozenset({"rca", "compliance", "incident"})
@@ -151,6 +153,8 @@ class Settings:
 
     def model_line(self) -> str:
         """The first line of a run: which model, and why this one."""
+        if self.model is None and "model" in self.sources:
+            return f"model: none ({self.sources['model']})"
         if self.model is None:
             return "model: none (set OPENAI_API_KEY or pass --model, e.g. --model openai:gpt-4o-mini)"
         named = self.models.get(self.model)
@@ -290,6 +294,8 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, 
     for name in ("model", "sub_model"):
         _refuse_untrusted(flags.get(name), models, files)
     values = {name: hit.value for name, hit in found.items() if not KEYS[name].knob}
+    if values.get("model") == NO_MODEL:
+        values |= {"model": None, "sub_model": None}
     for name, kind in (("runs_dir", Path), ("api_key", Secret)):
         if name in values:
             values[name] = kind(values[name])

@@ -23,7 +23,7 @@ from sonde.cli.text import escaped_json, link, links_shown, one_line, printable,
 from sonde.core.canonical import plural, shown_cost
 from sonde.core.events import Event
 from sonde.core.markdown_safety import unescaped
-from sonde.errors import BudgetExceeded, UsageError
+from sonde.errors import BudgetExceeded, Cancelled, UsageError
 
 if TYPE_CHECKING:
     from sonde import Investigation, Result
@@ -95,7 +95,7 @@ def investigate_each(
 
 def print_model_line(settings: Settings, line: str | None = None) -> None:
     """Say on stderr which model will be used (if none: which of this machine could be), and what is odd about the settings."""
-    if line is None and settings.model is None:
+    if line is None and settings.model is None and "model" not in settings.sources:
         from sonde.models.loopback import find_servers, ports_of
 
         found = find_servers(ports_of(settings.local_ports))
@@ -229,18 +229,19 @@ def warn_of_stranger(run: RunDir, settings: Settings) -> None:
 
 
 def print_way_on(ended: Result, words: Sequence[str], budget: Budget, maxima: Budget | None = None) -> None:
-    """After a limit: the typed command (`words`) again, on from this run, with a limit that fits: twice the old one, or twice what the
-    run has needed where that is more, as far as that is allowed.
+    """After a stop or a limit: the typed command (`words`) again, on from this run; after a limit with one that fits: twice the old
+    one, or twice what the run has needed where that is more, as far as that is allowed.
     """
-    error = ended.error
-    if not isinstance(error, BudgetExceeded) or error.limit not in KEYS:  # it was stopped, or a sub-call was
+    error, flag, raised = ended.error, "", None
+    if isinstance(error, BudgetExceeded) and error.limit in KEYS:
+        usual = {"max_iterations": FEW_TURNS, "max_wall_time_sec": ended.record.metrics.total_latency_s}
+        needed = max(error.needed, usual.get(error.limit, 0.0))
+        flag, raised = KEYS[error.limit].option, budget.raised(error.limit, maxima, needed=needed)
+    elif not isinstance(error, Cancelled):  # a limit of a sub-call, for example
         return
-    usual = {"max_iterations": FEW_TURNS, "max_wall_time_sec": ended.record.metrics.total_latency_s}
-    needed = max(error.needed, usual.get(error.limit, 0.0))
-    flag, raised = KEYS[error.limit].option, budget.raised(error.limit, maxima, needed=needed)
     at = words.index("--") if "--" in words else len(words)
-    kept = [word for word in words[:at] if not word.startswith((f"{flag}=", "--continue="))]
-    for given in (flag, "--continue"):
+    kept = [word for word in words[:at] if not word.startswith((f"{flag or '--continue'}=", "--continue="))]
+    for given in filter(None, (flag, "--continue")):
         while given in kept:
             del kept[kept.index(given) : kept.index(given) + 2]
     more = ["--continue", ended.record.run_id, *([] if raised is None else [flag, str(raised)])]

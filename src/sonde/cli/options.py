@@ -81,7 +81,7 @@ class ModelOptions:
         str | None,
         typer.Option(
             metavar="M",
-            help="provider:name, command:PROGRAM (env of its [models] entry names the variables it sees), or an entry.",
+            help="provider:name, command:PROGRAM (env of its [models] entry names the variables it sees), an entry, or none.",
         ),
     ] = None
     sub_model: Annotated[

@@ -21,6 +21,8 @@ from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, Source, absolute, absolute_changes, source_of
 from sonde.contexts.traces.changes import read_changes
 from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.maskedstore import MaskedStore
 from sonde.core.deadline import Deadline, SystemClock, guarded
 from sonde.engines.conversation import engine_for
 from sonde.engines.whole_trace import READING_MAXIMA
@@ -197,12 +199,14 @@ def case_spec(case: Case, context: TracesContext, settings: Settings, options: R
 
         engine = replace(engine, prefilter=prefilter)
     spec = spec_of(engine, case.objective, context, settings, options)
+    real = context.store.inner if isinstance(context.store, MaskedStore) else context.store
+    upto = real.upto if isinstance(real, FileStore) else None
     return replace(
         spec,
         params=params,
         input_ref=case.input_ref(),
         dataset=case.place.dataset,
-        recipe={**case.recipe(), **model_names(spec)},
+        recipe={**case.recipe(), **({} if upto is None else {"upto": upto}), **model_names(spec)},
         secrets=(*spec.secrets, *case.place.secrets()),
         writeback=writeback if case.writeback and case.place.writable else None,
         files=writeback.files,

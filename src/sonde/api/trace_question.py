@@ -15,7 +15,7 @@ from typing import Any, cast
 from sonde.api.consent import require_server, require_sources
 from sonde.api.settings import Settings
 from sonde.api.sources import Opened
-from sonde.api.trace_source import Source, project_in, source_of
+from sonde.api.trace_source import Source, project_in, source_of, upto_of
 from sonde.contexts.code import CodeContext
 from sonde.contexts.files import FilesContext
 from sonde.contexts.traces.catalog import is_server, query_of
@@ -94,7 +94,7 @@ class TraceQuestion:
             yield Opened(
                 context=context,
                 engine=QUESTION,
-                recipe=None if paths is None else {**paths, "traces": replace(self, end=self._closed(parts)).recipe()},
+                recipe=None if paths is None else {**paths, "traces": self._as_read(parts).recipe()},
                 left_out=beside.left_out if beside is not None else "",
                 dataset=", ".join(place.dataset for place in self.places),
                 input_ref={
@@ -112,12 +112,17 @@ class TraceQuestion:
         """The project that all places have in common."""
         return next((place.project for place in self.places), None)
 
-    def _closed(self, parts: Sequence[StorePart]) -> str | None:
-        """The end of the window. A server gets new traces every moment: a replay or a follow-up reads those that were there now."""
+    def _as_read(self, parts: Sequence[StorePart]) -> TraceQuestion:
+        """The same with an end. A server and a listener get new traces every moment: a replay or a follow-up reads those that were there
+        now.
+        """
+        read = [part.store.upto for part in parts]
+        places = [replace(place, upto=upto) for place, upto in zip(self.places, read, strict=False)]
+        fixed = replace(self, places=(*places, *self.places[len(places) :]))
         if self.end is not None or not any(place.server for place in self.places):
-            return self.end
+            return fixed
         latest = max((us for part in parts if (us := part.store.latest_us()) is not None), default=None)
-        return None if latest is None else time_text(latest + 1)
+        return replace(fixed, end=None if latest is None else time_text(latest + 1))
 
     def recipe(self) -> dict[str, Any]:
         """What opens the same again."""
@@ -127,6 +132,7 @@ class TraceQuestion:
             "start": self.start,
             "end": self.end,
             "filter_expr": self.filter_expr,
+            **({"upto": upto} if any(upto := [place.upto for place in self.places]) else {}),
         }
 
 
@@ -140,7 +146,7 @@ def traces_of(
             if is_server(each):
                 require_server(each, settings)
         require_sources((each for each in named if not is_server(each)), within)
-    return TraceQuestion.of(
+    question = TraceQuestion.of(
         named if moved is None else [moved],
         recipe.get("project"),
         settings,
@@ -148,6 +154,9 @@ def traces_of(
         end=recipe.get("end"),
         filter_expr=recipe.get("filter_expr"),
     )
+    upto = cast("list[Any]", recipe.get("upto") or [])
+    read = [replace(place, upto=upto_of(last)) for place, last in zip(question.places, upto, strict=False)]
+    return replace(question, places=(*read, *question.places[len(read) :]))
 
 
 class _Refused(Exception):
@@ -159,7 +168,7 @@ class _Refused(Exception):
 
 def _opened(place: Source, query: TraceQuery) -> StorePart:
     """The local store of a source; of a server the window is loaded first."""
-    store = place.open()
+    store = place.open(still=True)
     try:
         project = project_in(place, store)
         if isinstance(store, FileStore):

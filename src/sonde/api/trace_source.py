@@ -57,6 +57,8 @@ class Source:
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     cache: Path | None = None
     cache_gb: float | None = None
+    upto: int | None = None
+    """The last span that counts of a store which a listener fills, for a recorded run."""
 
     @property
     def server(self) -> bool:
@@ -87,8 +89,10 @@ class Source:
         usual = "" if found[0] == "langfuse" else DEFAULT_PROJECT  # keys of Langfuse open one project
         return f"{urlsplit(self.address).netloc.rpartition('@')[2]}/{self.project or usual}".removesuffix("/")
 
-    def open(self) -> FileStore | ServerStore:
-        """The store. Files keep the projects that their spans name; `project_in` says which one is meant."""
+    def open(self, *, still: bool = False) -> FileStore | ServerStore:
+        """The store. Files keep the projects that their spans name; `project_in` says which one is meant. `still`: what comes into the
+        store of a listener from now on, or has come after `upto`, does not count.
+        """
         project = self.project if self.server else None
         return open_store(
             self.source,
@@ -97,6 +101,8 @@ class Source:
             cache_gb=self.cache_gb,
             api_key=self.api_key,
             headers=self.headers,
+            still=still,
+            upto=self.upto,
         )
 
     def secrets(self) -> list[str]:
@@ -266,7 +272,7 @@ class Case:
         with them and leave a record.
         """
         place = self.place
-        store = place.open()
+        store = place.open(still=True)
         configs = ConfigSnapshots(Path(self.configs), project_name=place.project or "") if self.configs else None
         context = TracesContext(store, controls=self.controls(), configs=configs, trace_ids=self.trace_ids)
         try:
@@ -404,7 +410,7 @@ def case_of(
     )
     return Case(
         engine=cast("EngineName", engine),
-        place=place,
+        place=replace(place, upto=upto_of(recipe.get("upto"))),
         trace_ids=tuple(recipe.get("trace_ids", ())),
         taxonomy=taxonomy,
         controls_version=recipe.get("controls_version"),
@@ -419,6 +425,11 @@ def case_of(
         changes=tuple(changes),
         writeback=bool(recipe.get("writeback", False)),
     )
+
+
+def upto_of(recorded: object) -> int | None:
+    """The last span of a store that a recorded run has read, if it says so; a stranger may have written it."""
+    return recorded if type(recorded) is int and 0 <= recorded < 1 << 63 else None
 
 
 def absolute(paths: Sequence[str | Path]) -> tuple[str, ...]:

@@ -20,7 +20,15 @@ from typing import BinaryIO
 
 from sonde.contexts.traces.importers import FilePosition, Imported, grows, read
 from sonde.contexts.traces.importers.records import Malformed
-from sonde.contexts.traces.index import KEPT_MALFORMED, STORE_FILE, VERSION, IndexWriter, is_store, store_fingerprint
+from sonde.contexts.traces.index import (
+    KEPT_MALFORMED,
+    STORE_FILE,
+    VERSION,
+    IndexWriter,
+    is_store,
+    store_fingerprint,
+    store_last,
+)
 from sonde.core.canonical import hash_value, sha256_text
 from sonde.disk import AnyPath, NotPlain, below, lock, open_below, open_database, open_exactly, open_plain
 from sonde.errors import ConfigError
@@ -55,6 +63,8 @@ class Indexed:
     how: str
     claim: BinaryIO
     """Close it when the index is no longer read: until then nobody removes it."""
+    upto: int | None = None
+    """The last span that counts, of a store that must stand still."""
 
 
 def files_of(source: Path) -> list[Path]:
@@ -91,14 +101,27 @@ def store_of(source: Path) -> Path | None:
     return None
 
 
-def open_index(source: Path, cache: Path, *, project: str | None = None, most_gb: float | None = None) -> Indexed:
+def open_index(
+    source: Path,
+    cache: Path,
+    *,
+    project: str | None = None,
+    most_gb: float | None = None,
+    still: bool = False,
+    upto: int | None = None,
+) -> Indexed:
     """The index of what is at `source` now. A file on its own is its own root, so that a copy elsewhere finds the same index.
 
-    A new one makes room for itself, if all together would take more than `most_gb`.
+    A new one makes room for itself, if all together would take more than `most_gb`. `still`: of a store, to which more may come, only
+    what it holds now counts, or what it held when its last span was `upto`.
     """
     files = files_of(source)
     if (store := store_of(source)) is not None:  # it is an index, and its writer may be at work
-        return Indexed(path=store, content=store_fingerprint(store), how="found", claim=open_plain(store))
+        content = store_fingerprint(store)  # refuses what is none
+        if still:
+            upto = store_last(store) if upto is None else upto
+            content = store_fingerprint(store, upto)
+        return Indexed(path=store, content=content, how="found", claim=open_plain(store), upto=upto if still else None)
     pointer = cache / "paths" / f"{sha256_text(f'{source.resolve()}|{project}')[:32]}.json"
     for folder in (cache, pointer.parent):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # traces hold what people wrote

@@ -56,14 +56,17 @@ def open_store(
     api_key: str | None = None,
     headers: Mapping[str, str] | None = None,
     deadline: Deadline | None = None,
+    still: bool = False,
+    upto: int | None = None,
 ) -> FileStore | ServerStore:
-    """The store behind a source. `cache` keeps up to `cache_gb` of indexes between runs; a key and headers go to a server only.
+    """The store behind a source. `cache` keeps up to `cache_gb` of indexes between runs; a key and headers go to a server only. `still`
+    and `upto` are about what a listener fills: see `open_index`.
 
     The key of Phoenix is `api_key`; those of the others are in their headers, which `source_of` makes.
     """
     match server_of(source):
         case None:
-            return FileStore(Path(source), cache=cache, cache_gb=cache_gb, project=project)
+            return FileStore(Path(source), cache=cache, cache_gb=cache_gb, project=project, still=still, upto=upto)
         case "phoenix", address:
             client = PhoenixClient(address, api_key=api_key, headers=headers, deadline=deadline)
             return PhoenixStore(PhoenixReads(client, project or DEFAULT_PROJECT))

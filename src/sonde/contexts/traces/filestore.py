@@ -14,7 +14,7 @@ from typing import Any, Self
 import msgspec
 
 from sonde.contexts.traces.cache import open_index, shown
-from sonde.contexts.traces.index import SUMMARY_COLUMNS, decode_body, summary_of
+from sonde.contexts.traces.index import SUMMARY_COLUMNS, decode_body, note_grown, stand_still, summary_of
 from sonde.contexts.traces.shape import shape_gaps
 from sonde.contexts.traces.span import Span, SpanSummary
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, unknown_span, unknown_trace
@@ -34,12 +34,17 @@ _SPAN = f"SELECT {SUMMARY_COLUMNS}, body, gaps, {_PROJECT} FROM spans JOIN bodie
 class IndexStore:
     """The reads of a trace store over one SQLite index, wherever its spans came from."""
 
-    def __init__(self, index: Path, name: str) -> None:
+    def __init__(self, index: Path, name: str, upto: int | None = None) -> None:
         self.index = index
         self.name = name
         """What people call the source."""
+        self.upto = upto
+        """The last span that counts; None: all of them, also those to come."""
+        self._seen = upto or 0
         self._connection = open_database(index.resolve())
         self._connection.execute("PRAGMA cache_size = -16384")
+        if upto is not None:
+            stand_still(self._connection, upto)
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -193,6 +198,8 @@ class IndexStore:
         """Rows a few at a time: neither all in memory nor the lock held while the caller works."""
         try:
             with self._lock:
+                if self.upto is not None:
+                    self._seen = note_grown(self._connection, self.upto, self._seen)
                 cursor = self._connection.execute(sql, values)
             while True:
                 rows: list[Any] = []
@@ -213,20 +220,29 @@ def _length(row: tuple[Any, ...]) -> int:
 
 
 class FileStore(IndexStore):
-    """A trace store over one file or a folder. Without a cache folder the index lives as long as the store."""
+    """A trace store over one file or a folder. Without a cache folder the index lives as long as the store. What a listener fills goes on
+    growing, unless it must stand still (see `open_index`).
+    """
 
     def __init__(
-        self, source: Path, *, cache: Path | None = None, cache_gb: float | None = None, project: str | None = None
+        self,
+        source: Path,
+        *,
+        cache: Path | None = None,
+        cache_gb: float | None = None,
+        project: str | None = None,
+        still: bool = False,
+        upto: int | None = None,
     ) -> None:
         self.source = source
         self._temporary = tempfile.TemporaryDirectory(prefix="sonde-traces-") if cache is None else None
         folder = cache or Path(self._temporary.name if self._temporary else "")
         try:
-            self.indexed = open_index(source, folder, project=project, most_gb=cache_gb)
+            self.indexed = open_index(source, folder, project=project, most_gb=cache_gb, still=still, upto=upto)
         except BaseException:
             self._clean()
             raise
-        super().__init__(self.indexed.path, source.name)
+        super().__init__(self.indexed.path, source.name, self.indexed.upto)
 
     def close(self) -> None:
         """Close the index, and remove it when it was temporary."""

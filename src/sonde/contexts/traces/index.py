@@ -291,9 +291,9 @@ def is_store(header: bytes) -> bool:
     return header.startswith(b"SQLite format 3\0") and header[68:72] == STORE_MARK.to_bytes(4, "big")
 
 
-def store_fingerprint(file: Path) -> str:
-    """What a store holds now, as a hash: spans in it never change. ConfigError if the file is not as Sonde makes it; it may be a
-    stranger's, and other tables, views or triggers could compute anything.
+def store_fingerprint(file: Path, upto: int | None = None) -> str:
+    """What a store holds now, or held when it had this many spans, as a hash: spans in it never change. ConfigError if the file is not as
+    Sonde makes it; it may be a stranger's, and other tables, views or triggers could compute anything.
     """
     try:
         with closing(open_database(file)) as connection:
@@ -303,7 +303,43 @@ def store_fingerprint(file: Path) -> str:
             (first,) = connection.execute("SELECT coalesce(min(id), 0) FROM spans").fetchone()
     except sqlite3.Error as broken:
         raise ConfigError(f"{file} cannot be read: {broken}") from None
-    return hash_value([VERSION, str(meta.get("store")), str(meta.get("last")), first])
+    return hash_value([VERSION, str(meta.get("store")), str(meta.get("last") if upto is None else upto), first])
+
+
+def store_last(file: Path) -> int:
+    """The number of the last span of a store."""
+    with closing(open_database(file)) as connection:
+        return int(connection.execute("SELECT coalesce(max(id), 0) FROM spans").fetchone()[0])
+
+
+def stand_still(connection: sqlite3.Connection, upto: int, schema: str = "main") -> None:
+    """Let `spans` and `traces` of a connection be those of a store when `upto` was its last span. Traces that have grown since are in
+    `grown` as they were; `note_grown` puts them there.
+    """
+    for statement in (
+        "CREATE TEMP TABLE grown(trace_id TEXT PRIMARY KEY, project TEXT, spans INTEGER, errors INTEGER, start_us INTEGER, end_us INTEGER)",
+        f"CREATE TEMP VIEW spans AS SELECT * FROM {schema}.spans WHERE id <= {upto:d}",  # noqa: S608 - a number
+        f"""CREATE TEMP VIEW traces AS SELECT trace_id, project, spans, errors, start_us, end_us FROM {schema}.traces AS t
+            WHERE NOT EXISTS (SELECT 1 FROM temp.grown AS g WHERE g.trace_id = t.trace_id)
+            AND (SELECT s.id FROM {schema}.spans AS s WHERE s.trace_id = t.trace_id LIMIT 1) <= {upto:d}
+            UNION ALL SELECT trace_id, project, spans, errors, start_us, end_us FROM temp.grown""",  # noqa: S608 - a number
+    ):
+        connection.execute(statement)
+
+
+def note_grown(connection: sqlite3.Connection, upto: int, seen: int, schema: str = "main") -> int:
+    """Note the traces that had spans up to `upto` and have got more after `seen`, as they were; the last span now."""
+    (last,) = connection.execute(f"SELECT coalesce(max(id), 0) FROM {schema}.spans").fetchone()  # noqa: S608 - our own names
+    if last > max(seen, upto):
+        connection.execute(
+            f"""INSERT OR IGNORE INTO temp.grown
+                SELECT trace_id, (SELECT project FROM {schema}.traces AS t WHERE t.trace_id = s.trace_id), count(*), sum(status = 'ERROR'),
+                  min(start_us), max(max(start_us, coalesce(end_us, start_us)))
+                FROM {schema}.spans AS s WHERE id <= ?3
+                AND trace_id IN (SELECT trace_id FROM {schema}.spans WHERE id > ?1 AND id <= ?2) GROUP BY trace_id""",  # noqa: S608 - our own names
+            (max(seen, upto), last, upto),
+        )
+    return last
 
 
 def _tables(connection: sqlite3.Connection) -> set[tuple[Any, ...]]:

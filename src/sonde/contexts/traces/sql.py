@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.contexts.traces.filestore import IndexStore
-from sonde.contexts.traces.index import decode_body
+from sonde.contexts.traces.index import decode_body, note_grown, stand_still
 from sonde.core.canonical import clip
 from sonde.core.deadline import Deadline, SystemClock, deadline_in_force
 from sonde.disk import open_database
@@ -131,8 +131,16 @@ class Tables:
         for number, store in enumerate(stores):
             try:
                 run("ATTACH ? AS part", (f"{store.index.resolve().as_uri()}?mode=ro",))
+                if store.upto is not None:
+                    stand_still(connection, store.upto, "part")
+                    note_grown(connection, store.upto, store.upto, "part")
                 for table, form in (("spans", _SPANS), ("traces", _TRACES)):
-                    run(f"INSERT INTO main.{table} {form}", (store.name, number))
+                    whole = form if store.upto is None else form.replace("part.", "temp.")
+                    run(f"INSERT INTO main.{table} {whole}", (store.name, number))
+                for view in (
+                    ("VIEW temp.spans", "VIEW temp.traces", "TABLE temp.grown") if store.upto is not None else ()
+                ):
+                    run(f"DROP {view}")
                 run("DETACH part")
             except sqlite3.DatabaseError as broken:
                 raise ToolResponseInvalid(f"{store.name} cannot be read: {broken}") from None

@@ -302,3 +302,38 @@ def read_terminal(fd: int) -> str:
     except OSError:  # Linux answers EIO when the other side is closed
         pass
     return b"".join(chunks).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("flags", [(), ("--code",)], ids=["plain", "code"])
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("Where is url_for defined?", "flask/helpers.py:3-7"),
+        ("How does url_for build a link?", "flask/helpers.py:3-7"),
+        ("Where is the class Query defined?", "orm/query.py:2-3"),
+        ("Where is MAX_DEPTH defined?", "orm/query.py:1-3"),
+        ("Where is openDoor declared?", "web/door.ts:1-3"),
+        ("Where is Scan implemented?", "go/scan.go:1-3"),
+    ],
+)
+def test_without_a_model_the_definition_of_what_a_question_names_comes_first(
+    tmp_path: Path, question: str, first: str, flags: tuple[str, ...]
+) -> None:
+    prose = "The url_for function is defined so that a Query class and url_for work; Scan, openDoor and MAX_DEPTH are defined too.\n\n"
+    texts = {
+        "docs/api.rst": prose * 9 + "    class Query:\n        pass\n",
+        "docs/index.html": f"<html><body>{prose * 9}</body></html>",
+        "flask/app.py": f'class App:\n    """{prose}"""\n\n    def url_for(self):\n        return url_for(self)\n',
+        "flask/helpers.py": "import json\n\ndef url_for(\n    endpoint: str,\n    scheme: str = '',\n) -> str:\n    return endpoint\n",
+        "go/scan.go": "func (s *Scanner) Scan() bool {\n\treturn false\n}\n",
+        "orm/query.py": "MAX_DEPTH = 9\nclass Query(Base):\n    pass\n",
+        "tests/test_query.py": "class Query:\n    depth = MAX_DEPTH\n\ndef url_for():\n    return Query()\n",
+        "web/door.ts": "export async function openDoor(key: string) {\n  return key;\n}\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text(text)
+
+    asked = sonde("ask", question, "data", *flags, cwd=tmp_path)
+
+    assert f"[1] {first}\n" in asked.stdout, asked.stdout

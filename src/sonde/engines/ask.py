@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from sonde.contexts import Showable
 from sonde.contexts.files import FilesContext
-from sonde.contexts.files.bm25 import Words, hearts, stem
+from sonde.contexts.files.bm25 import HEART_LINES, Words, asked_names, definition_of, hearts, prior, stem
 from sonde.contexts.files.grep import COUNTED
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef, how_to_cite
@@ -40,6 +40,8 @@ _TIMED = r"^\D{0,24}(?:\d{1,2} )?\d{2,4}[-/:]\d{2}\b"
 MOST_LOGS = 20
 TIME_CHARS = 8
 PASSAGES = 8
+MOST_DEFINITIONS = 200
+PROSE = (".md", ".rst", ".txt", ".adoc", ".html", ".htm", ".ipynb")
 MOST_RESULTS = 40
 QUOTED_CHARS = 200
 LOOKED_UP_LINES = 200
@@ -319,7 +321,8 @@ def fallback(gathered: Gathered) -> Conclusion:
     """The passages that bear on the question, ranked and cited; honest about being no answer."""
     passages: list[Citation] = []
     if "search" in gathered.registry.names and gathered.objective.strip():
-        passages = merge(_at_an_end(gathered), _found(gathered.objective, gathered))[:PASSAGES]
+        first = [*_at_an_end(gathered), *_definitions(gathered)]
+        passages = merge(first, _found(gathered.objective, gathered))[:PASSAGES]
         if not passages and _TROUBLE.search(
             gathered.objective
         ):  # a question about trouble seldom has the words of errors
@@ -401,6 +404,42 @@ def _at_an_end(gathered: Gathered) -> list[Citation]:
     forms = {re.sub(r"\d", "0", text[:TIME_CHARS]) for text, _ in found}
     sorted_by_time = len(forms) == 1 and not found[0][0][:1].isalpha()  # Nov comes after Dec
     return [citation for _, citation in found[: 1 if sorted_by_time else 3]]
+
+
+def _definitions(gathered: Gathered) -> list[Citation]:
+    """Where what the question names is defined: source before tests and prose, outer definitions before inner ones."""
+    names = asked_names(gathered.objective)
+    files = {"grep", "read_file"}.intersection(gathered.registry.names).difference(gathered.registry.given)
+    if not names or len(files) < 2:
+        return []
+    try:
+        result = gathered.registry.call("grep", {"pattern": definition_of(names), "max_matches": MOST_DEFINITIONS})
+    except Fault:
+        return []
+
+    def order(row: Mapping[str, Any]) -> tuple[bool, bool, int]:
+        path, text = row["path"], row["text"]
+        return prior(path, ()) < 1, path.lower().endswith(PROSE), len(text) - len(text.lstrip())
+
+    found: list[Citation] = []
+    left = dict.fromkeys(names, 2)
+    for row in sorted(result.result, key=order):
+        name = next((each for each in names if re.search(rf"\b{each}\b", row["text"])), "")
+        if not left.get(name):
+            continue
+        left[name] -= 1
+        path, start = row["path"], row["line"]
+        wanted = {"path": path, "start_line": start, "end_line": start + HEART_LINES - 1}
+        try:
+            read = gathered.registry.call("read_file", wanted)
+        except Fault:
+            continue
+        gathered.prover.log.note(read.excerpts)
+        end = start + str(read.result).rstrip().count("\n")
+        proved = gathered.prover.lines(path, start, end, signal="file_reference")
+        if isinstance(proved, Citation):
+            found.append(proved.model_copy(update={"fallback": True}))
+    return found[: PASSAGES // 2]
 
 
 def _found(query: str, gathered: Gathered) -> list[Citation]:

@@ -45,6 +45,15 @@ _ASIDE = re.compile(
     r"(?<![a-z])(tests?|testing|examples?|vendor|third_party|node_modules|site-packages|dist-packages|fixtures?|mocks?|demos?|samples?)(?![a-z])"
 )
 _NAME = re.compile(r"\b[A-Za-z]+[A-Z]\w*")
+_KINDS = "class def func function method fn interface struct trait enum type const variable constant module macro"
+_ASKS_DEFINED = re.compile(
+    r"\b(?:defin(?:ed?|es|ition)|declar(?:ed?|es|ation)|implement(?:ed|s|ation)?)\b", re.IGNORECASE
+)
+_IDENTIFIER = re.compile(
+    r"`([^\W\d]\w*)`|\b([^\W\d]\w*)\(|\b(\w+_\w+)\b|\b([A-Za-z]+[a-z][A-Z]\w*)"
+    rf"|\b(?:{_KINDS.replace(' ', '|')})\s+`?([^\W\d]\w*)"
+)
+MOST_NAMES, NAME_CHARS = 8, 100
 CANDIDATES = 48
 
 
@@ -84,6 +93,24 @@ def stem(word: str) -> str:
         if word.endswith(ending) and len(word) - len(ending) >= 4:
             return word.removesuffix(ending)
     return word
+
+
+def asked_names(query: str) -> list[str]:
+    """Names whose definition a question may want: identifiers, and every word if it asks where something is defined."""
+    names = [found[found.lastindex or 0] for found in _IDENTIFIER.finditer(query)]
+    if _ASKS_DEFINED.search(query):
+        names += [found[0] for found in re.finditer(r"[^\W\d]\w+", _ASKS_DEFINED.sub(" ", query))]
+    untold = {*_COMMON, *_KINDS.split()}
+    telling = (name for name in names if name.lower() not in untold and len(name) <= NAME_CHARS)
+    return list(dict.fromkeys(telling))[:MOST_NAMES]
+
+
+def definition_of(names: Iterable[str]) -> str:
+    """A pattern (RE2) for the beginning of a line that defines one of these names, in the usual languages."""
+    named = rf"(?:{'|'.join(map(re.escape, names))})"
+    word = r"(?:def|class|func|function|fn|interface|struct|trait|enum|type|sub|const|static|let|var|val|#define|macro_rules!)"
+    before = r"(?:[a-z]+(?:\([a-z]*\))? ){0,4}"  # export default async, pub(crate)
+    return rf"^(?:[ \t]*{before}{word}\*?\s+(?:\([^()]*\)\s*)?{named}\b|{named}\s*(?::[^=]*)?=(?:[^=]|$))"
 
 
 def split_names(text: str) -> str:

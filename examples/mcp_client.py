@@ -14,9 +14,10 @@ import sys
 from typing import Any
 
 from mcp import Client, StdioServerParameters
+from mcp.types import TextContent
 
 
-async def main(question: str, *paths: str) -> None:
+async def main(question: str, *paths: str) -> int:
     # The SDK starts servers with a bare environment on purpose; pass on what names the model, and nothing else.
     passed = {name: value for name, value in os.environ.items() if name.startswith(("OPENAI_", "SONDE_"))}
     server = StdioServerParameters(command="sonde", args=["serve", "--mcp"], env={"PATH": os.environ["PATH"], **passed})
@@ -24,13 +25,17 @@ async def main(question: str, *paths: str) -> None:
         tools = await client.list_tools()
         print("tools:", ", ".join(tool.name for tool in tools.tools))
         result = await client.call_tool("ask", {"question": question, "paths": list(paths)})
+        if result.is_error:  # a path outside of the folder, for example
+            print("\n".join(part.text for part in result.content if isinstance(part, TextContent)), file=sys.stderr)
+            return 1
         found: dict[str, Any] = result.structured_content or {}
         print(found["status"], found["text"])
         for citation in found["citations"]:
             print(f"  {citation['path']}:{citation['start_line']}")
+    return 0
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    asyncio.run(main(*sys.argv[1:]))
+    sys.exit(asyncio.run(main(*sys.argv[1:])))

@@ -158,6 +158,17 @@ def test_a_large_symbol_is_read_in_chunks(one: CodeContext) -> None:
         assert f"chunk_index may be 0 to {total - 1}" in refused(context, "nav_read", "big", number)
 
 
+def test_the_lines_of_a_symbol_are_numbered_for_citing_where_that_is_wanted(one: CodeContext) -> None:
+    numbered = ToolRegistry(one.tools()).call("nav_read", {"symbol": "Session.run", "numbered": True})
+
+    assert numbered.result.split("\n") == [
+        "# session.py:9-10",
+        '9:     def run(self, task: str, *, depth: int = 1) -> "Run":',
+        '10:         return Run("é" * 3)',
+    ]
+    assert proved(one, numbered)
+
+
 @given(
     text=st.lists(
         st.text("aé\n", max_size=40) | st.just("x" * (CHUNK_CHARS + 5)) | st.just("y" * 3_000), max_size=6

@@ -28,11 +28,16 @@ def run_example(name: str, *words: str | Path, cwd: Path, replies: Script | None
         return _run(name, *words, cwd=cwd, env=environment(cwd, **keys, **env))
 
 
-def _run(name: str, *words: str | Path, cwd: Path, env: dict[str, str]) -> str:
+def refused_example(name: str, *words: str | Path, cwd: Path) -> str:
+    """What the example said of its failure; it must end with 1."""
+    return _run(name, *words, cwd=cwd, env=environment(cwd), code=1)
+
+
+def _run(name: str, *words: str | Path, cwd: Path, env: dict[str, str], code: int = 0) -> str:
     command = [sys.executable, str(EXAMPLES / name), *map(str, words)]
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, f"{name} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert done.returncode == code, f"{name} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout if code == 0 else done.stderr
 
 
 def block(code: str) -> str:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from example_program import EXAMPLES, block, logs, run_example
+from example_program import EXAMPLES, block, logs, refused_example, run_example
 
 import sonde
 from sonde.bench.seeded import generate
@@ -115,6 +115,13 @@ def test_mcp_client_lists_the_tools_and_gets_a_cited_answer(tmp_path: Path) -> N
 
     assert "tools: ask" in shown
     assert "succeeded payments" in shown
+
+
+def test_mcp_client_shows_why_the_server_refuses(tmp_path: Path) -> None:
+    shown = refused_example("mcp_client.py", "What failed?", "/etc/passwd", cwd=tmp_path)
+
+    assert "/etc/passwd" in shown
+    assert "Traceback" not in shown
 
 
 def test_record_to_pandas_prints_runs_and_events(tmp_path: Path) -> None:

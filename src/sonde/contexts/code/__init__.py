@@ -188,10 +188,11 @@ class CodeContext:
         inside = self._finder.parsed(first.path).members(first.symbol.name if first.symbol else "")
         return Observed([symbol.signature for symbol in inside])
 
-    def nav_read(self, symbol: str, chunk_index: int = 0) -> SeenText:
-        """The source of a symbol, headed by its path and lines; more than 8,000 characters come in chunks.
+    def nav_read(self, symbol: str, chunk_index: int = 0, *, numbered: bool = False) -> SeenText:
+        """The source of a symbol, headed by its path and lines; more than 8,000 characters come in chunks. numbered=True puts each
+        line's number before it, for citing.
 
-        Example: source = nav_read("Session.run")
+        Example: print(nav_read("Session.run", numbered=True))
         """
         found = self._only(self._finder.find(symbol), symbol)
         entry = self.files.library.entry(found.path)
@@ -206,10 +207,13 @@ class CodeContext:
         lines = source.split("\n")[part.start_line - first : part.end_line - first + 1]
         excerpt = Excerpt.of_lines(found.path, part.start_line, part.end_line, "\n".join(lines))
         head = f"# {found.path}:{part.start_line}-{part.end_line}"
+        shown = part.text
+        if numbered:
+            shown = "\n".join(f"{number}: {line}" for number, line in enumerate(shown.split("\n"), part.start_line))
         if len(parts) == 1:
-            return Observed(f"{head}\n{part.text}", (excerpt,) if source else ())
+            return Observed(f"{head}\n{shown}", (excerpt,) if source else ())
         rest = f"\n# next: nav_read({symbol!r}, {chunk_index + 1})" if chunk_index + 1 < len(parts) else "\n# end"
-        return Observed(f"{head} chunk {chunk_index + 1}/{len(parts)} of {symbol}\n{part.text}{rest}", (excerpt,))
+        return Observed(f"{head} chunk {chunk_index + 1}/{len(parts)} of {symbol}\n{shown}{rest}", (excerpt,))
 
     def nav_search(self, pattern: str, max_results: int = 20) -> SeenRows:
         """Lines that match a regular expression (RE2): [{text, line}], with the path in a repository.

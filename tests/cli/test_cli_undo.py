@@ -119,3 +119,14 @@ def test_a_strangers_run_folder_writes_no_protected_place_even_with_yes(
 
     assert done.returncode == 1 and files(tmp_path) == after
     assert place in done.stderr
+
+
+def test_prune_says_how_many_edits_can_no_longer_be_taken_back(folder: Path) -> None:
+    words, env = ("runs", "prune", "--keep", "0", "--runs-dir", folder.parent / "runs"), environment(folder.parent)
+    lost = "1 of 1 run wrote files, which `sonde undo` cannot take back without the run\n"
+
+    assert lost in call(*words, "--dry-run", cwd=folder, env=env).stdout
+    asked = call(*words, cwd=folder, env=env, stdin="n\n").stderr
+    assert asked.startswith(lost) and "Delete 1 run" in asked
+    assert call(*words, "--yes", cwd=folder, env=env).stderr == lost
+    assert not any((folder.parent / "runs").iterdir())

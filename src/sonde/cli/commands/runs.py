@@ -170,6 +170,7 @@ def prune(
     place: PlaceOptions,
 ) -> int:
     """Delete run folders, except those that are being written."""
+    from sonde.api.edit_run import UNDO
     from sonde.api.recorded_run import own_values
     from sonde.runs.catalog import prune as prune_runs
 
@@ -185,8 +186,12 @@ def prune(
     settings = settings_of(place)
     places = settings.run_places()
     doomed = prune_runs(places, keep=keep, before=before, status=status, dry_run=True)
+    written = {summary.path for summary in doomed if (summary.path / UNDO).is_file()}
+    lost = f"{len(written)} of {plural(len(doomed), 'run')} wrote files, which `sonde undo` cannot take back without the run"
     if doomed and not dry_run:
         where = " and ".join(map(str, dict.fromkeys(summary.path.parent for summary in doomed)))
+        if written and not json:
+            print(lost, file=sys.stderr)
         if not (yes or json or typer.confirm(f"Delete {plural(len(doomed), 'run')} in {printable(where)}?", err=True)):
             return 0
         values = {summary.path: own_values(summary.path, settings) for summary in doomed}
@@ -194,11 +199,14 @@ def prune(
         for file in filter(None, (values.get(summary.path) for summary in doomed)):
             file.unlink(missing_ok=True)
     if json:
-        _print_json({"pruned": [summary.run_id for summary in doomed], "dry_run": dry_run})
+        edits = [summary.run_id for summary in doomed if summary.path in written]
+        _print_json({"pruned": [summary.run_id for summary in doomed], "edits": edits, "dry_run": dry_run})
         return 0
     for summary in doomed:
         print(_line(summary))
     print(f"{plural(len(doomed), 'run')} {'would be deleted' if dry_run else 'deleted'}")
+    if written and dry_run:
+        print(lost)
     return 0
 
 

@@ -201,6 +201,34 @@ def test_a_step_that_became_slow_is_a_group_without_any_failure(tmp_path: Path) 
     assert "None of 40 traces failed." in made.incident_summary
 
 
+def test_what_made_traces_fail_comes_before_what_they_recovered_from_which_is_marked(tmp_path: Path) -> None:
+    def made(number: int) -> list[Json]:
+        refused = number % 4 == 1
+        rows = trace(number, {"net.peer.name": "inv-b" if refused else "inv-a"}, failed=DECLINED if refused else "")
+        if number % 4 in (2, 3):  # the mail is tried twice
+            again = {**rows[2], "span_id": f"{number + 1:015x}9", "start_time": rows[2]["start_time"] - 1_000_000}
+            rows.append({**again, "status_code": "ERROR", "status_message": "SMTP reset"})
+        return rows
+
+    found = sonde.incident(
+        write(tmp_path, [row for number in range(40) for row in made(number)]), project="shop", **options()
+    )
+    report = IncidentDossier.model_validate(found.report)
+
+    assert [(each.component, each.failed, each.recovered) for each in report.groups] == [
+        ("charge_card", 10, 0),
+        ("send_mail", 0, 20),
+    ]
+    assert [(each.priority, "recovered" in each.action) for each in report.recommended_actions] == [
+        ("P1", False),
+        ("P2", True),
+    ]
+    assert "net.peer.name=inv-b in 10 of 10, elsewhere 0 of 30" in report.hypotheses[0].statement
+    assert "(error, recovered)" in report.hypotheses[1].statement
+    assert "| 20 | error, recovered | send_mail |" in found.text
+    assert "- net.peer.name inv-b: 10 of 10 here, 0 of 30 elsewhere" in found.text
+
+
 def test_a_model_gets_the_tables_and_its_counts_are_held_against_them(tmp_path: Path) -> None:
     source = write(tmp_path, [row for number in range(40) for row in breaking(20)(number)])
     said = "'incident_summary': '30 of 40 traces failed.'"

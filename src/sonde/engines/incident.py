@@ -17,7 +17,7 @@ from sonde.contexts.traces.window import seconds
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.canonical import cut, plural
 from sonde.core.evidence import EvidenceKind, EvidenceRef, Refuted, merge
-from sonde.engines.incident_window import headline, prefilter, unrecorded
+from sonde.engines.incident_window import headline, kind_of, prefilter, sharpest, unrecorded
 from sonde.engines.pages import incident_page
 from sonde.engines.reports import ChangeType, IncidentDossier
 from sonde.engines.submission import (
@@ -251,8 +251,10 @@ def fallback(gathered: Gathered) -> Conclusion:
         hit = f"{group['count']} of {plural(window['traces'], 'trace')}"
         since = f" since {group['onset']['at']}" if group["onset"] else ""
         cause = f", probably by {change['name']}" if change["change_ref"] else "; nothing that changed explains it"
+        if not change["change_ref"] and (apart := sharpest(group)):
+            cause += f"; {apart}"
         refs = [{"kind": "SPAN", "ref": span_id} for span_id in group["example_span_ids"][:3]]
-        statement = f"{what} ({group['kind']}) hit {hit}{since}{cause}"
+        statement = f"{what} ({kind_of(group)}) hit {hit}{since}{cause}"
         confidence = 0.45 if change["change_ref"] else 0.35
         hypotheses.append(
             {"statement": statement, "confidence": confidence, "evidence_refs": [*refs, *change["evidence_refs"]]}
@@ -262,7 +264,9 @@ def fallback(gathered: Gathered) -> Conclusion:
                 {"priority": "P0", "type": "mitigation", "action": f"Consider rolling back {change['name']}: {what}"}
             )
         else:
-            actions.append({"priority": "P1", "action": f"Look at {', '.join(group['example_trace_ids'][:2])}: {what}"})
+            mended = kind_of(group).endswith("recovered")
+            looked = f"Look at {', '.join(group['example_trace_ids'][:2])}: {what}{' (recovered)' * mended}"
+            actions.append({"priority": "P2" if mended else "P1", "action": looked})
     suspect = next((each["suspected_change"] for each in main if each["suspected_change"]["change_ref"]), None)
     suspect = suspect or cast("dict[str, Any] | None", variables.get("overall_change"))
     change: dict[str, Any] = {

@@ -138,7 +138,7 @@ def unrecorded(window: Mapping[str, Any]) -> list[str]:
 
 def _sentence(group: Mapping[str, Any], beginning: str) -> str:
     what = f"{group['component']}: {group['message']}" if group["message"] else group["component"]
-    kind = {"error": "", "retries": " (retries)", "slow": " (slow)", "costly": " (costly)"}[group["kind"]]
+    kind = "" if kind_of(group) == "error" else f" ({kind_of(group)})"
     since, until = (_clock(group[name], group) for name in ("first_seen", "last_seen"))
     if group["onset"]:
         since = _clock(group["onset"]["at"], group)
@@ -148,6 +148,24 @@ def _sentence(group: Mapping[str, Any], beginning: str) -> str:
         cause += f" ({_clock(change['at'], group)})"
     times = f"from {since} to {until}" if since != until else f"at {since}"
     return f"{beginning}: {group['count']} × {cut(what, MESSAGE_CHARS)}{kind}, {times}, {cause}."
+
+
+def kind_of(group: Mapping[str, Any]) -> str:
+    """What kind of group it is, with a mark for errors that all its traces recovered from."""
+    mended = group["kind"] in {"error", "retries"} and group["recovered"] == group["count"]
+    return f"{group['kind']}, recovered" if mended else str(group["kind"])
+
+
+def sharpest(group: Mapping[str, Any]) -> str:
+    """The value of an attribute that most sets the group apart, with how often it has it and others have it; empty if none does."""
+    return next(map(_apart, group["over_represented"]), "")
+
+
+def _apart(each: Mapping[str, Any]) -> str:
+    return (
+        f"{each['attribute']}={cut(each['value'], 60)} in {each['in_group']} of {each['of_group']}, "
+        f"elsewhere {each['in_others']} of {each['of_others']}"
+    )
 
 
 def _clock(moment: str, group: Mapping[str, Any]) -> str:
@@ -168,20 +186,14 @@ def _text(variables: Mapping[str, Any]) -> str:
         since = group["onset"]["at"] if group["onset"] else f"{group['pattern']}, first {group['first_seen']}"
         spans = ", ".join(group["example_span_ids"][:2])
         lines.append(
-            f"- {group['id']} {group['kind']}, {group['count']}, {what}, {since}, {change['name']} (spans {spans})"
+            f"- {group['id']} {kind_of(group)}, {group['count']}, {what}, {since}, {change['name']} (spans {spans})"
         )
         if group["onset"] and group["onset"]["since_of_calls"] != "0 of 0":
             service = f" (service {group['service']})" if group["service"] else ""
             sides = f"{group['onset']['before_of_calls']} before, {group['onset']['since_of_calls']} since"
             lines.append(f"  of the traces that call {group['component']}{service} it hit {sides}")
         if group["over_represented"]:
-            top = group["over_represented"][:3]
-            told = "; ".join(
-                f"{each['attribute']}={cut(each['value'], 60)} in {each['in_group']} of {each['of_group']}, "
-                f"elsewhere {each['in_others']} of {each['of_others']}"
-                for each in top
-            )
-            lines.append(f"  {told}")
+            lines.append(f"  {'; '.join(map(_apart, group['over_represented'][:3]))}")
     if variables["changes"]:
         lines.append("Changes:")
     lines += [

@@ -25,6 +25,7 @@ from sonde.errors import SondeError
 Link = Callable[[str, str | None], str | None]
 SHOWN_SPANS = 12
 SHOWN_ROWS = 8
+DETAILED = 4  # groups
 SHOWN_EVENTS = 20
 VALUE_CHARS = 300
 DIFF_LINES, DIFF_CHARS = 60, 4000
@@ -240,13 +241,15 @@ def _group_table(report: IncidentDossier) -> list[str]:
     ]
     for each in report.groups[:SHOWN_ROWS]:
         since = each.onset["at"] if each.onset else each.first_seen
-        row = (str(each.count), each.kind, inline(each.component, 80), inline(each.message, 120), since, each.last_seen)
+        kind = f"{each.kind}, recovered" if each.mended else each.kind
+        row = (str(each.count), kind, inline(each.component, 80), inline(each.message, 120), since, each.last_seen)
         lines.append(f"| {' | '.join(row)} | {inline(each.suspected_change.name, 120)} |")
     if len(report.groups) > SHOWN_ROWS:
         lines += ["", f"And {plural(len(report.groups) - SHOWN_ROWS, 'more group')} in result.json."]
-    for each in [group for group in report.groups if group.pattern != "stray"][:3]:
+    for each in [group for group in report.groups if group.pattern != "stray"][:DETAILED]:
         change = each.suspected_change
-        lines += ["", f"**{inline(each.component, 80)}** ({each.count} traces, {each.pattern}):", ""]
+        kind = "recovered, " if each.mended else ""
+        lines += ["", f"**{inline(each.component, 80)}** ({each.count} traces, {kind}{each.pattern}):", ""]
         if each.onset:
             lines.append(
                 f"- since {each.onset['at']} in {each.onset['since']} traces, before in {each.onset['before']}"

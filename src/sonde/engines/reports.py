@@ -263,6 +263,11 @@ class FailureGroup(BaseModel):
     example_span_ids: list[str] = []
     suspected_change: GroupChange
 
+    @property
+    def mended(self) -> bool:
+        """Whether it is about errors that all its traces recovered from."""
+        return self.kind in ("error", "retries") and self.recovered == self.count
+
 
 class IncidentDossier(Report):
     """An incident from its traces."""

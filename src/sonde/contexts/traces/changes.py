@@ -206,7 +206,7 @@ def suspect(window: Window, group: Group, changes: Iterable[Change]) -> Suspicio
     if not fits:
         if (before := _before_the_window(window, group, every)) is not None:
             return before
-        why = "it is spread over the window: no moment and no value of an attribute sets it apart"
+        why = "it is spread over the window: it began at no moment and with no change of an attribute"
         if group.onset is not None:
             since = seconds(window.traces[group.onset.position].start_us)
             why = f"nothing that is known to have changed near {since} fits"

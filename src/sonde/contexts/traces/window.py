@@ -488,22 +488,24 @@ def window_of(facts: Iterable[TraceFacts], table: AttributeTable, *, listed: int
     return Window(
         traces=traces,
         listed=listed,
-        groups=tuple(_ranked([*errors, *_out_of_line(traces, errors)])),
+        groups=tuple(_ranked([*errors, *_out_of_line(traces, errors)], traces)),
         table=table,
         gaps=tuple(gaps),
     )
 
 
-def _ranked(groups: list[Group]) -> list[Group]:
-    """What began in the window comes first, failures before figures, the clearest onset before others; then what is there all along,
-    then strays, by size.
+def _ranked(groups: list[Group], traces: Sequence[TraceFacts]) -> list[Group]:
+    """What began in the window comes first, failures before figures, the clearest onset before others; then what is there all along, then
+    errors that all traces recovered from; then strays, by size.
     """
     order = {"onset": 0, "steady": 1, "stray": 2}
 
-    def rank(group: Group) -> tuple[int, bool, float, int, int, str]:
+    def rank(group: Group) -> tuple[bool, bool, int, bool, float, int, int, str]:
         sureness = round(group.onset.sureness, 6) if group.onset else 0.0
         figures = group.kind in {"slow", "costly"} or (group.kind == "retries" and group.form == "calls")
-        return (order[group.pattern], figures, -sureness, -len(group.members), group.members[0], group.name)
+        mended = not figures and all(traces[at].outcome == "recovered" for at in group.members)
+        within = (order[group.pattern], figures, -sureness, -len(group.members), group.members[0], group.name)
+        return (group.pattern == "stray", mended, *within)
 
     return sorted(groups, key=rank)
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.cli_program import sonde
 from sonde.api.trace_source import Source
+from sonde.contexts.traces.importers import Imported, read
 from sonde.errors import ConfigError
 from sonde.watch import loop
+from sonde.watch.intake import Intake, Retention
 from sonde.watch.state import WatchState
-from watch.watch_scene import Fault, HandClock, Post, append, trace, traffic
+from sonde.watch.vitals import Vitals
+from watch.watch_scene import Fault, HandClock, Json, Post, append, trace, traffic
 
 STOCK = Fault(step="search_stock", text="KeyError: 'sku' in row {n}", begin=0, end=1e9)
 
@@ -21,6 +26,64 @@ STOCK = Fault(step="search_stock", text="KeyError: 'sku' in row {n}", begin=0, e
 @pytest.fixture
 def post(tmp_path: Path) -> Post:
     return Post(tmp_path)
+
+
+class StorePost(Post):
+    """The same over the store of a listener."""
+
+    @property
+    def traces(self) -> Path:
+        return self.path / "store"
+
+    def sent(self, *traces: list[Json], **more: Any) -> None:
+        """An app sends these."""
+        lines = self.path / "sent.jsonl"
+        lines.write_text("")
+        append(lines, traces)
+        with Intake(self.traces, **more) as intake:
+            intake.accept(each.span for each in read(lines) if isinstance(each, Imported)).settled()
+
+
+def test_traces_that_come_too_late_are_counted_and_told(tmp_path: Path) -> None:
+    post = StorePost(tmp_path)
+    post.sent(*(trace(number, 20_000 + number, STOCK) for number in range(3)))
+    post.look(20_200)
+    post.sent(
+        trace(10, 20_000 - 6_000, STOCK), trace(11, 20_000 - 10_000), trace(12, 20_000 - 3_000), trace(13, 20_250)
+    )
+    post.look(20_500)
+    post.look(20_600)
+    said = sonde("issues", "--state", post.folder, cwd=tmp_path)
+    with WatchState(post.folder) as state:
+        figures = Vitals(state).metrics()
+
+    assert post.traces_read() == 5
+    assert "gap: 2 traces came more than 60 min late and will not be judged" in said.stdout
+    assert "sonde_watch_late_traces_total 2\n" in figures
+
+
+def test_spans_that_the_retention_removes_unread_are_told(tmp_path: Path) -> None:
+    post = StorePost(tmp_path)
+    post.sent(*(trace(number, number, STOCK) for number in range(3)))
+    post.look(200)
+    now = time.time()
+    with WatchState(post.folder) as state:
+        before = Vitals(state, since=now).problem()
+
+        def gone(numbers: list[int]) -> None:
+            state.count_expired(numbers, now)
+
+        crowd = [trace(number, 210, STOCK) for number in range(10, 400)]
+        post.sent(*crowd, retention=Retention(gb=0.0001), on_expired=gone)
+        lost, after = state.number("expired_unread"), Vitals(state, since=now).problem()
+        later = Vitals(state, since=now + 3_600, now=lambda: now + 3_600).problem()
+    post.look(400)
+    said = sonde("issues", "--state", post.folder, cwd=tmp_path)
+
+    assert lost > 100
+    assert (before, later) == ("", "")
+    assert after.startswith(f"losing traces: {lost:,} spans went before they were read")
+    assert f"gap: {lost:,} spans of the store went before they were read" in said.stdout
 
 
 def test_a_trace_is_read_when_nothing_came_for_a_while(post: Post) -> None:

@@ -90,13 +90,16 @@ class Intake:
         retention: Retention = Retention(),  # noqa: B008 - a frozen value
         queued_bytes: int = QUEUED_BYTES,
         clock: Callable[[], float] = time.time,
+        on_expired: Callable[[list[int]], object] | None = None,
     ) -> None:
+        """`on_expired` hears the numbers of the spans that the retention removed."""
         self.folder = folder
         self.kept = self.expired = 0
         """Spans stored and removed since the start."""
         self._retention = retention
         self._most_queued = queued_bytes
         self._clock = clock
+        self._on_expired = on_expired
         self._lock = _locked(folder)
         try:
             self._connection = _opened(folder / STORE_FILE)
@@ -268,6 +271,8 @@ class Intake:
         each("DELETE FROM traces WHERE trace_id = ? AND spans <= 0", gone)
         run("COMMIT")
         self.expired += len(numbers)
+        if self._on_expired is not None:
+            self._on_expired([number for (number,) in numbers])
         return True
 
     def _shrink(self) -> bool:

@@ -35,6 +35,7 @@ from sonde.batch.limits import Limiter, SharedLimits
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.contexts.traces.cache import NothingYet
+from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.groups import AttributeTable, facts_of
 from sonde.contexts.traces.prefilter import prefilter, shortened
 from sonde.contexts.traces.rules import sign_of_failure
@@ -56,7 +57,7 @@ from sonde.watch.investigations import (
 )
 from sonde.watch.issues import KnownIssue, known_issues
 from sonde.watch.lifecycle import LONG_AGO, IssueRules, forget, take_in, take_in_recovered
-from sonde.watch.state import FILE, MOST_ATTEMPTS, Happening, StateFull, StateUnusable, WatchState, happenings
+from sonde.watch.state import FILE, MOST_ATTEMPTS, ROOM, Happening, StateFull, StateUnusable, WatchState, happenings
 
 SECOND_US = 1_000_000
 AHEAD_S = 3_600.0  # for a trace that ends further ahead of our clock no look goes back to where it began
@@ -305,6 +306,13 @@ class TraceWatch:
                 gaps = store.skipped()
         if unread := self.state.number("unreadable"):
             gaps = [*gaps, f"{plural(unread, 'trace')} could not be read"]
+        if late := self.state.number("late_traces"):
+            gaps = [
+                *gaps,
+                f"{plural(late, 'trace')} came more than {lapse(self.options.late_s)} late and will not be judged (--late)",
+            ]
+        if expired := self.state.number("expired_unread"):
+            gaps = [*gaps, f"{plural(expired, 'span')} of the store went before they were read ({ROOM})"]
         if self._turned_back():
             gaps = [*gaps, "the clock of this machine went back; traces that end ahead of it wait"]
         elif self._ahead:
@@ -371,6 +379,7 @@ class TraceWatch:
                 forgotten = back
             back = max(back, forgotten)
             low = back if low is None else max(low, back)
+        self._count_late(store, (low or 0) if cursor else 0)
         query = TraceQuery(project=project, start_us=low, limit=PAGE)
         ready: dict[int, list[TraceRow]] = {}
         pending, listed = now_us, 0
@@ -400,6 +409,14 @@ class TraceWatch:
                 pending = min(pending, row.start_us)
         state.remember("pending_us", max(pending, now_us - int(LONGEST_S * SECOND_US)))
         return ready, over_us, more
+
+    def _count_late(self, store: TraceStore, back: int) -> None:
+        """Count the traces that came too late to be listed from `back` on, as far as the source says what came when."""
+        if isinstance(store, FileStore):
+            late, last = store.late(self.state.number("arrived"), back)
+            with self.state.transaction():
+                self.state.remember("late_traces", self.state.number("late_traces") + late)
+                self.state.remember("arrived", last)
 
     def _turned_back(self) -> bool:
         """Whether our clock went back: no trace is read that is ahead of it. Until it is where it was, traces that end by now count in

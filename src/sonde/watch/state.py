@@ -33,6 +33,7 @@ BUSY_S = 30.0
 MOST_TEXT = 4 << 20
 MOST_SECONDS = 9.2e12  # as microseconds, what SQLite and our times can hold
 MOST_ATTEMPTS = 24  # at one investigation
+ROOM = "give them more room: --retain-gb, --retain-days"
 # `traces`: what was read and may still grow; one that comes again with more spans replaces itself.
 # `signatures`: groups of failures as the grouper knows them; later failures are grouped with their `samples`.
 # `happenings`: all that happened to issues, in order; whoever tells people about it remembers the last number it has told.
@@ -246,6 +247,13 @@ class WatchState:
     def counts_recovered(self) -> bool:
         """Whether errors that traces recovered from are issues here."""
         return self.recall("recovered") == "1"
+
+    def count_expired(self, numbers: Sequence[int], now: float) -> None:
+        """Spans with these numbers went from the store of the listener: those that came after the last look were never seen."""
+        if unread := sum(each > self.number("arrived") for each in numbers):
+            with self.transaction():
+                self.remember("expired_unread", self.number("expired_unread") + unread)
+                self.remember("expired_unread_at", now)
 
     def spent(self, since: float, *, control: bool = False) -> float:
         """US dollars since this moment, with what is set aside; with `control`, on healthy traces only. Rows from a clock that was ahead

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sonde.core.canonical import lapse
-from sonde.watch.state import WatchState
+from sonde.core.canonical import lapse, plural
+from sonde.watch.state import ROOM, WatchState
 
 STALLED_S = 1_800.0
 """Without a look at the source for so long it is stuck. An investigation, which comes between two looks, takes less."""
 BEHIND_S = 1_800.0
+LOST_S = 1_800.0
+"""For so long after the retention removed what nobody had read."""
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
@@ -58,6 +60,8 @@ class Vitals:
             return f"stuck: the source was last read {lapse(stalled)} ago{away}"
         if behind > max(BEHIND_S, 10 * every):
             return f"{lapse(behind)} behind{away}"
+        if 0 <= self.now() - state.figure("expired_unread_at") < LOST_S:
+            return f"losing traces: {plural(state.number('expired_unread'), 'span')} went before they were read; {ROOM}"
         return ""
 
     def metrics(self) -> str:
@@ -121,6 +125,18 @@ class Vitals:
                 kind="counter",
                 help="Complete traces that were read.",
                 samples={"": state.number("traces_read")},
+            ),
+            Vital(
+                name="sonde_watch_late_traces",
+                kind="counter",
+                help="Traces that came to the listener later than --late, and are not judged.",
+                samples={"": state.number("late_traces")},
+            ),
+            Vital(
+                name="sonde_watch_spans_expired_unread",
+                kind="counter",
+                help="Spans that the retention removed before they were read.",
+                samples={"": state.number("expired_unread")},
             ),
             Vital(
                 name="sonde_watch_notices_given_up",

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -372,7 +372,7 @@ def _listener(listening: ListenOptions, settings: Settings, folder: Path) -> Gen
         return
     from sonde.watch.intake import Intake, Retention
     from sonde.watch.listener import ListenAddress, OtlpListener
-    from sonde.watch.state import WatchState
+    from sonde.watch.state import StateUnusable, WatchState
     from sonde.watch.vitals import Vitals
 
     address = ListenAddress.of(listening.listen)
@@ -381,11 +381,17 @@ def _listener(listening: ListenOptions, settings: Settings, folder: Path) -> Gen
         token = _content(listening.listen_token_file)
     days, gb = listening.retain_days, listening.retain_gb
     kept = Retention(days=14 if days is None else days, gb=10 if gb is None else gb)
-    with WatchState(folder) as seen, Intake(Path(settings.source), retention=kept) as intake:
-        vitals = Vitals(seen, since=time.time())
-        with OtlpListener(intake, address, token=token, vitals=vitals) as listener:
-            vitals.spans = listener.counts
-            yield listener
+    with WatchState(folder) as seen, WatchState(folder) as lost:
+
+        def count_expired(numbers: list[int]) -> None:
+            with suppress(StateUnusable):  # spans that come in must not wait for a count
+                lost.count_expired(numbers, time.time())
+
+        with Intake(Path(settings.source), retention=kept, on_expired=count_expired) as intake:
+            vitals = Vitals(seen, since=time.time())
+            with OtlpListener(intake, address, token=token, vitals=vitals) as listener:
+                vitals.spans = listener.counts
+                yield listener
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, Self
 import msgspec
 
 from sonde.contexts.traces.cache import open_index, shown
-from sonde.contexts.traces.index import SUMMARY_COLUMNS, decode_body, note_grown, stand_still, summary_of
+from sonde.contexts.traces.index import STORE_FILE, SUMMARY_COLUMNS, decode_body, note_grown, stand_still, summary_of
 from sonde.contexts.traces.shape import shape_gaps
 from sonde.contexts.traces.span import Span, SpanSummary
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, unknown_span, unknown_trace
@@ -264,6 +264,19 @@ class FileStore(IndexStore):
     def fingerprint(self) -> str:
         """The hash of the files' content."""
         return self.indexed.content
+
+    def late(self, after: int, before_us: int) -> tuple[int, int]:
+        """How many traces that began before this came to the store of a listener after the span with this number, and the last span now.
+        Other sources do not say what came when.
+        """
+        if self.indexed.path.name != STORE_FILE:
+            return 0, 0
+        ((last,),) = self._all("SELECT coalesce(max(id), 0) FROM spans")
+        sql = """SELECT count(DISTINCT trace_id) FROM spans AS new WHERE id > ?1 AND id <= ?2
+                 AND (SELECT start_us FROM traces WHERE traces.trace_id = new.trace_id) < ?3
+                 AND NOT EXISTS (SELECT 1 FROM spans AS old WHERE old.trace_id = new.trace_id AND old.id <= ?1)"""
+        ((count,),) = self._all(sql, (after, last, before_us)) if after else ((0,),)
+        return count, last
 
     def malformed_count(self) -> int:
         """How many records were skipped."""

@@ -52,12 +52,14 @@ def test_ask_says_what_it_would_read_and_cost(capsys: pytest.CaptureFixture[str]
     assert "no model was called" in shown.out
 
 
-def test_one_file_is_not_called_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_one_file_is_not_called_files_nor_one_turn_turns(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "one.log").write_text("ERROR down\n")
 
-    run("ask", "Which service failed?", "one.log", "--dry-run")
+    run("ask", "Which service failed?", "one.log", "--dry-run", "--max-iterations", "1")
 
-    assert "would read    1 file, " in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "would read    1 file, " in shown
+    assert "at most       1 turn, " in shown
 
 
 def test_the_first_prompt_is_the_one_that_a_model_would_get(

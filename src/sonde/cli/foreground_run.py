@@ -145,7 +145,8 @@ def print_estimate(
     many = "" if count == 1 else f" for {count:,} runs"
     print(f"typical       {first.turns[0]} to {first.turns[1]} turns: {low:,} to {high:,} tokens, {money}{many}")
     capped = "" if budget.max_cost_usd is None else f", ${budget.max_cost_usd:g} where prices are known"
-    print(f"at most       {budget.max_iterations} turns, {budget.max_tokens_total:,} tokens{capped} per run")
+    most = f"{plural(budget.max_iterations, 'turn')}, {plural(budget.max_tokens_total, 'token')}"
+    print(f"at most       {most}{capped} per run")
     print("no model was called")
     return 0
 

@@ -249,7 +249,7 @@ def _group_table(report: IncidentDossier) -> list[str]:
     for each in [group for group in report.groups if group.pattern != "stray"][:DETAILED]:
         change = each.suspected_change
         kind = "recovered, " if each.mended else ""
-        lines += ["", f"**{inline(each.component, 80)}** ({each.count} traces, {kind}{each.pattern}):", ""]
+        lines += ["", f"**{inline(each.component, 80)}** ({plural(each.count, 'trace')}, {kind}{each.pattern}):", ""]
         if each.onset:
             lines.append(
                 f"- since {each.onset['at']} in {each.onset['since']} traces, before in {each.onset['before']}"

@@ -46,6 +46,18 @@ def test_several_traces_are_one_run_and_one_line_each(folder: Path) -> None:
     assert len({line["run_dir"] for line in told}) == 2
 
 
+@pytest.mark.long
+def test_a_failed_control_is_exit_code_3_if_one_asks_for_that(folder: Path) -> None:
+    def code(*words: str, trace: str = FIRST) -> int:
+        return sonde("comply", trace, "--source", "traces.jsonl", *words, cwd=folder).returncode
+
+    mild = ("--override", "execution.hard_failures=pass", "--reason", "a drill")
+    assert (code(), code("--fail-on", "fail"), code("--fail-on", "review")) == (0, 3, 3)
+    assert (code("--fail-on", "fail", trace=SECOND), code("--fail-on", "review", trace=SECOND)) == (0, 3)
+    assert code("--fail-on", "pass") == 2
+    assert code("--fail-on", "fail", *mild) == 0
+
+
 def test_a_verdict_of_a_person_is_named_with_the_one_it_replaces(folder: Path) -> None:
     words = ("--override", "execution.hard_failures=pass", "--reason", "a planned drill")
     shown = sonde("comply", FIRST, "--source", "traces.jsonl", *words, cwd=folder)

@@ -543,6 +543,7 @@ def findings_of(found: sonde.Investigation, field: str = "pass_fail") -> dict[st
     return {each["control_id"]: each[field] for each in found.report["controls_evaluated"]}
 
 
+@pytest.mark.long
 def test_controls_are_checked_against_the_real_values_of_which_nothing_is_shown(traces: Path, tmp_path: Path) -> None:
     patterns = {"own.domain": "d[o]e@corp", "own.word": "TimeoutError", "own.sign": "<email-"}
     words = {"title": "T", "description": "D", "severity": "high", "remediation_template": "R", "controls_version": "1"}

@@ -90,7 +90,8 @@ def investigate_each(
                 break
     if refused:
         raise UsageError("; ".join(dict.fromkeys(refused)))
-    return cancel.exit_code(output.exit_code(each.status for each in found))
+    verdicts = [each.report.get("overall_verdict") for each in found if each.report]
+    return cancel.exit_code(output.exit_code([each.status for each in found], verdicts))
 
 
 def print_model_line(settings: Settings, line: str | None = None) -> None:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -69,7 +69,27 @@ def filled(text: str) -> str:
     return text
 
 
+def one_of(*words: str) -> Callable[[str], str]:
+    """Takes one of these words and nothing else."""
+
+    def parsed(given: str) -> str:
+        if given not in words:
+            raise typer.BadParameter(f"{given!r} is not one of {', '.join(words)}")
+        return given
+
+    return parsed
+
+
 FAILING = 3  # the exit code of --fail-on
+FAIL_ON = {"partial": ("partial",), "fail": ("non_compliant",), "review": ("non_compliant", "needs_review")}
+FailOnVerdict = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(FAIL_ON),
+        parser=one_of(*FAIL_ON),
+        help="Exit code 3 if an outcome is only partial; if a trace fails a control; or if one fails or needs review.",
+    ),
+]
 PRICE = "US dollars per million tokens read/written[/cached], e.g. 0.5/1.5, for a model that no list knows."
 
 
@@ -240,13 +260,15 @@ class EndOptions(OutputOptions):
     """What is printed, and what counts as a failure."""
 
     fail_on: Annotated[
-        Literal["partial"] | None, typer.Option(metavar="partial", help="Exit code 3 if the outcome is only partial.")
+        str | None,
+        typer.Option(metavar="partial", parser=one_of("partial"), help="Exit code 3 if the outcome is only partial."),
     ] = None
 
-    def exit_code(self, statuses: Iterable[str]) -> int:
-        """The exit code of runs that ended so."""
+    def exit_code(self, statuses: Iterable[str], verdicts: Iterable[str | None] = ()) -> int:
+        """The exit code of runs that ended so, with these verdicts of `comply`."""
         ended = set(map(str, statuses))
-        return 1 if "failed" in ended else FAILING if self.fail_on is not None and "partial" in ended else 0
+        named = FAIL_ON[self.fail_on] if self.fail_on else ()
+        return 1 if "failed" in ended else FAILING if ended.union(map(str, verdicts)).intersection(named) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

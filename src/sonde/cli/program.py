@@ -28,8 +28,9 @@ ABOUT = """Lower a language model into data that does not fit in a prompt; bring
     sonde ask "Which service failed first?" logs/
 """
 CODES = (
-    "Exit codes: 0 succeeded or partial, 1 failed, 2 usage or configuration, 3 what --fail-on names (partial outcomes; issues of a watch), "
-    "130 stopped by Ctrl-C and 143 by SIGTERM, also with a partial answer, 141 if the reader of a pipe left early; rlms has its own."
+    "Exit codes: 0 succeeded or partial, 1 failed, 2 usage or configuration, 3 what --fail-on names (partial outcomes; failed "
+    "controls; issues of a watch), 130 stopped by Ctrl-C and 143 by SIGTERM, also with a partial answer, 141 if the reader of a pipe "
+    "left early; rlms has its own."
 )
 SHARED = {"view": "runs", "export": "runs", "publish": "runs", "demo": "bench", "man": "completion", "undo": "edit"}
 """Small commands that stand in the file of another command; every other file has the name of its command (`self_test` is `self-test`)."""

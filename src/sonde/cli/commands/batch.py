@@ -18,6 +18,7 @@ from sonde.cli.options import (
     BudgetOptions,
     DryRun,
     EndOptions,
+    FailOnVerdict,
     ModelOptions,
     PlaceOptions,
     filled,
@@ -104,6 +105,13 @@ class ItemBudget(BudgetOptions):
     max_cost_usd: Annotated[float | None, typer.Option(metavar="USD", help="Money for the whole batch.")] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEnd(EndOptions):
+    """What is printed, and what counts as a failure."""
+
+    fail_on: FailOnVerdict = None
+
+
 def register(app: typer.Typer) -> None:
     app.command()(spread(batch))
 
@@ -116,7 +124,7 @@ def batch(
     model: ModelOptions,
     budget: ItemBudget,
     place: PlaceOptions,
-    output: EndOptions,
+    output: BatchEnd,
 ) -> int:
     """Run many asks or investigations, and pay for no recorded reply twice.
 
@@ -188,7 +196,8 @@ def batch(
         outcome = run_batch(items, folder, settings, options, cancel=cancel, on_progress=show)
     issues = compare(group(outcome.results), earlier, complete=not outcome.left)
     report, skipped = write_report(outcome, issues)
-    ended = output.exit_code(each.status for each in outcome.results) if outcome.complete else 1
+    verdicts = [each.label for each in outcome.results if each.engine == "compliance"]
+    ended = output.exit_code([each.status for each in outcome.results], verdicts) if outcome.complete else 1
     if output.json:
         sys.stdout.write(
             escaped_json(pretty_json({**report, "folder": str(outcome.folder.path), "skipped": skipped}).decode())

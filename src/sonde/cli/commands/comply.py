@@ -11,6 +11,7 @@ import typer
 
 from sonde.cli.options import (
     BudgetOptions,
+    FailOnVerdict,
     InvestigationOptions,
     ModelOptions,
     PlaceOptions,
@@ -55,6 +56,13 @@ class ControlOptions:
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; needed with --override.")] = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictOptions(ReportOptions):
+    """What is printed, and what counts as a failure."""
+
+    fail_on: FailOnVerdict = None
+
+
 def register(app: typer.Typer) -> None:
     app.command()(spread(comply))
 
@@ -68,11 +76,11 @@ def comply(
     model: ModelOptions,
     budget: BudgetOptions,
     place: PlaceOptions,
-    output: ReportOptions,
+    output: VerdictOptions,
 ) -> int:
     """Judge traces against a library of controls: by rule, and by the model where it is stricter.
 
-    Example: sonde comply 4f1c2b… --source traces.jsonl --controls v1
+    Example: sonde comply 4f1c2b… --source traces.jsonl --controls v1 --fail-on fail
     """
     import sonde
     from sonde.cli.foreground_run import investigate_each

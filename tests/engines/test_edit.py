@@ -9,7 +9,7 @@ import pytest
 from sonde.api.edit_run import edit
 from sonde.api.result import Edited
 from sonde.api.settings import Settings
-from sonde.contexts.workspace import accept
+from sonde.contexts.workspace import LocalWorkspace, Policy, accept
 from sonde.core.events import Event, HostReturned, ModelReplied, SubcallStarted
 from sonde.core.status import RunStatus
 from sonde.engines.edit import PROTOCOL_BUDGET
@@ -140,3 +140,16 @@ def test_allowed_commands_find_the_callers_programs_and_see_no_keys(
     shown = next(str(event.result) for event in events if isinstance(event, HostReturned))
     assert "linted" in shown
     assert "not-for-commands" not in shown
+
+
+def test_a_command_that_was_stopped_counts_as_failed(tmp_path: Path) -> None:
+    (tmp_path / "sample.ts").write_text(SAMPLE)
+    command = "sleep 600"
+    workspace = LocalWorkspace(tmp_path, policy=Policy(commands=(f"={command}",), command_timeout_s=0.1))
+    final = 'FINAL("It was too slow. [sample.ts:1-3]")'
+    model = ScriptedModel([STEPS[0], f"execute_command({command!r})", final, final])
+
+    done = edit("Check it", workspace, model=model, commands=[f"={command}"], settings=Settings(), in_memory=True)
+
+    assert (done.status, dict(done.ran)) == (RunStatus.PARTIAL, {command: None})
+    assert done.gaps == (f"the last run of `{command}` was stopped",)

@@ -307,10 +307,30 @@ def notice(title: str) -> IssueNotice:
         "title": title,
         "releases": [title],
         "trace_ids": [title],
-        "proof": {"label": title, "summary": title},
+        "component": title,
     }
-    event = {"event": "new", "at": "", "text": title, "issue": issue}
+    event = {"event": "new", "at": "", "text": f"{title}.", "issue": issue}
+    event |= dict.fromkeys(("cause", "extent", "set_apart", "page"), title)
     return IssueNotice(key="k", last=1, attempt=1, events=(event,), left_out=0, together=False, project="p")
+
+
+def test_a_message_says_how_many_of_how_many_where_since_when_and_what_sets_it_apart(post: Post) -> None:
+    with Receiver() as receiver, messenger(post, receiver.url, shape="slack") as (told, _):
+        told.page = "http://127.0.0.1:8080/"
+        append(post.traces, [trace(number, 60.0 + number, release="1.0") for number in range(10, 20)])
+        append(post.traces, [trace(number, 70.0 + number, STOCK, release="2.0") for number in range(20, 24)])
+        post.look(300)
+        assert told.tell()
+
+    assert receiver.bodies[0]["blocks"][1]["text"]["text"].split("\n") == [
+        "cause: tool_failure (by rule)",
+        "traces: 4 of 14 traces, first 2026-03-02 09:01:30 UTC, last 2026-03-02 09:01:33 UTC",
+        "where: search_stock",
+        "affected: 4 users, 4 sessions",
+        "releases: only 2.0, not 1.0",
+        f"for example: {20:032x}",
+        "page: http://127.0.0.1:8080/#/issue/1",
+    ]
 
 
 def test_texts_of_traces_are_no_markup_in_slack() -> None:

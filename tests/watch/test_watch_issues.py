@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.cli_program import sonde
+from sonde.batch.result import ItemResult
 from sonde.contexts.traces.catalog import overview
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.span import time_text
@@ -18,6 +19,7 @@ from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.window import read_window
 from sonde.errors import ConfigError
 from sonde.watch import issues, lifecycle
+from sonde.watch.investigations import begin, candidates, conclude
 from sonde.watch.state import WatchState
 from watch.watch_scene import START, Fault, Post, append, trace, traffic
 
@@ -250,6 +252,33 @@ def test_resolving_again_keeps_the_release_that_has_the_fix(post: Post) -> None:
     ]
 
     assert said == [f"issue 1 is resolved, fixed in {release}\n" for release in ("2.4.1", "2.4.1", "2.5")]
+
+
+def test_an_issue_is_shown_with_its_cause_and_what_to_do_first_and_its_history_in_order(post: Post) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    post.look(200)
+    sonde("issues", "note", "1", "the stock service was new", "--state", post.folder, cwd=post.path)
+    with WatchState(post.folder) as state:
+        chosen = candidates(state, 0)[0]
+        begin(state, chosen, "run-1", 0)
+        found = ItemResult(
+            id="i",
+            key="k",
+            engine="rca",
+            status="succeeded",
+            judge="LLM",
+            label="tool_failure",
+            summary="sku is gone",
+            confidence=0.8,
+        )
+        conclude(state, chosen, found)
+    (post.folder / "items" / "run-1").mkdir(parents=True)
+    (post.folder / "items" / "run-1" / "result.json").write_text('{"output": {"remediation": ["put sku back"]}}')
+    shown = sonde("issues", "show", "1", "--state", post.folder, cwd=post.path).stdout.splitlines()
+
+    assert shown[2:4] == ["cause: sku is gone (tool_failure, confidence 0.80, by a model)", "what to do: put sku back"]
+    assert shown[4].startswith("seen: 5 of 10 traces, first 2026-03-02 09:00:00 UTC, last 2026-03-02 09:00:4")
+    assert [line.split("UTC  ")[1].split()[0] for line in shown[-3:]] == ["new", "investigated", "note"]
 
 
 def test_people_merge_split_mute_assign_note_and_reopen(post: Post) -> None:

@@ -18,12 +18,14 @@ from sonde.core.markdown_safety import words
 from sonde.core.redaction import redact_text
 from sonde.watch.groups import KINDS, SAMPLES
 from sonde.watch.investigations import candidates
-from sonde.watch.lifecycle import existing, is_recovered
+from sonde.watch.lifecycle import LONG_AGO, existing, is_recovered
 from sonde.watch.state import Happening, WatchState, happenings, stored_texts
 
 IssueState = Literal["new", "ongoing", "regressed", "reopened", "resolved"]
 HEADLINE = 80
 TREND = 24  # windows
+MOST_RELEASES = 20
+JUDGES = {"LLM": "a model", "CODE": "rule", "HUMAN": "a person"}
 _ENDS = r"(?i)(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.;!?](?:\s|$)|\s[–—]\s"  # a sentence, not an abbreviation
 
 
@@ -82,7 +84,11 @@ class KnownIssue:
     trend: tuple[int, ...]
     first_us: int
     last_us: int
+    among: int
+    """Traces that were read since the window that first showed it; 0 if that is too long ago to know."""
     releases: tuple[str, ...]
+    other_releases: tuple[str, ...]
+    """Releases that were seen and do not show it, the latest first."""
     users: int
     sessions: int
     muted: bool
@@ -104,12 +110,14 @@ class KnownIssue:
             "cause": self.label,
             "judge": self.judge,
             "traces": self.count,
+            "among": self.among,
             "rate": round(self.rate, 2),
             "first_seen": time_text(self.first_us),
             "last_seen": time_text(self.last_us),
             "users": self.users,
             "sessions": self.sessions,
             "releases": list(self.releases[:20]),
+            "other_releases": list(self.other_releases[:20]),
             "muted": self.muted,
             "assignee": self.assignee,
         }
@@ -123,6 +131,30 @@ class KnownIssue:
     def standing(self) -> str:
         """The state, and what else people should know at first sight."""
         return ", ".join([self.state, *["recovered"] * self.recovered, *["muted"] * self.muted])
+
+    @property
+    def cause(self) -> str:
+        """What a model found out, with how sure it was, or what the rule calls it."""
+        proof = self.proof
+        if proof is None or proof.judge != "LLM" or not proof.summary:
+            return f"{self.label} (by {JUDGES.get(self.judge, self.judge)})"
+        sure = "" if proof.confidence is None else f", confidence {proof.confidence:.2f}"
+        return f"{proof.summary} ({self.label}{sure}, by {JUDGES['LLM']})"
+
+    @property
+    def extent(self) -> str:
+        """How many traces show it, of how many, and since when."""
+        return (
+            f"{self.count:,} of {plural(self.among, 'trace')}"
+            if self.among >= self.count
+            else plural(self.count, "trace")
+        )
+
+    @property
+    def set_apart(self) -> str:
+        """The releases that show it, and if others do not, that it is only these; empty if no trace names one."""
+        shown, others = ", ".join(self.releases[:10]), ", ".join(self.other_releases[:3])
+        return f"only {shown}, not {others}" if shown and others else shown
 
     @property
     def affected(self) -> str:
@@ -224,6 +256,10 @@ def _issue(state: WatchState, window: int, row: Sequence[Any]) -> KnownIssue:
         )]
         for kind in KINDS
     }  # fmt: skip
+    began = state.one(
+        "SELECT coalesce(min(window), ?) FROM hits WHERE count > 0 AND signature IN (SELECT id FROM signatures WHERE issue = ?)",
+        *(LONG_AGO, number),
+    )
     largest = max(parts, key=lambda each: (each.count, -each.id), default=None)
     message = largest.message if largest else ""
     if largest is not None and largest.judge == "LLM":
@@ -249,7 +285,15 @@ def _issue(state: WatchState, window: int, row: Sequence[Any]) -> KnownIssue:
         trend=tuple(lately.get(each, 0) for each in range(window - TREND + 1, window + 1)),
         first_us=min((each[7] for each in groups), default=0),
         last_us=max((each[8] for each in groups), default=0),
+        among=0
+        if began <= LONG_AGO
+        else int(state.one("SELECT coalesce(sum(traces), 0) FROM windows WHERE window >= ?", began)),
         releases=tuple(affected["releases"]),
+        other_releases=tuple(
+            each
+            for (each,) in state.rows("SELECT release FROM releases ORDER BY first_us DESC, release")
+            if each not in affected["releases"]
+        )[:MOST_RELEASES],
         users=len(affected["users"]),
         sessions=len(affected["sessions"]),
         muted=bool(muted),
@@ -285,6 +329,11 @@ def _proof(state: WatchState, number: int) -> IssueProof | None:
             cost_usd=state.spent_on(name),
         )
     return None
+
+
+def moment(us: int) -> str:
+    """A time for people, with its zone."""
+    return f"{time_text(us)[:19].replace('T', ' ')} UTC"
 
 
 def affected_text(users: int, sessions: int) -> str:
@@ -342,17 +391,16 @@ def at_rest(state: WatchState, now: float) -> str:
 
 def issue_markdown(issue: KnownIssue) -> str:
     """One issue as Markdown in which nothing of a trace or a person is markup."""
-    seen = [time_text(us)[:19].replace("T", " ") for us in (issue.first_us, issue.last_us)]
     lines = [
         f"# Issue {issue.number}: {words(issue.title)}",
         "",
         f"- state: {issue.state}{', muted' if issue.muted else ''}",
         *["- kind: recovered errors; none of these traces failed because of it"] * issue.recovered,
-        f"- cause: {words(issue.label)} (by {issue.judge})",
-        f"- seen: {plural(issue.count, 'trace')} from {seen[0]} to {seen[1]}",
+        f"- cause: {words(issue.cause)}",
+        f"- seen: {issue.extent} from {moment(issue.first_us)} to {moment(issue.last_us)}",
         f"- affected: {issue.affected}",
     ]
-    lines += [f"- releases: {words(', '.join(issue.releases))}"] if issue.releases else []
+    lines += [f"- releases: {words(issue.set_apart)}"] if issue.releases else []
     lines += [f"- assigned to: {words(issue.assignee)}"] if issue.assignee else []
     lines += [f"- fixed in: {words(issue.fixed_in)}"] if issue.fixed_in else []
     lines += [f"- trace: {words(each)}" for each in issue.traces[:SAMPLES]]
@@ -364,8 +412,8 @@ def issue_markdown(issue: KnownIssue) -> str:
             words(issue.proof.summary),
             "",
             f"- label: {words(issue.proof.label)} (by {issue.proof.judge})",
+            f"- run: {words(issue.proof.run)}",
         ]
-        lines += [f"- run: {words(issue.proof.run)}"]
     lines += [
         "",
         "## Groups",
@@ -374,8 +422,5 @@ def issue_markdown(issue: KnownIssue) -> str:
     ]
     if issue.notes:
         lines += ["", "## Notes", ""]
-        lines += [
-            f"- {time_text(int(each.at * 1e6))[:19].replace('T', ' ')} {words(f'{each.author}: {each.text}')}"
-            for each in issue.notes
-        ]
+        lines += [f"- {moment(int(each.at * 1e6))} {words(f'{each.author}: {each.text}')}" for each in issue.notes]
     return "\n".join(lines) + "\n"

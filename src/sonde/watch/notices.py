@@ -159,22 +159,26 @@ def _which(event: Json) -> str:
     return f"{event['event']}{kind}: issue {event['issue']['number']}"
 
 
-def _said(event: Json) -> list[tuple[str, str]]:
+def _moment(text: str) -> str:
+    """A time for people, with its zone."""
+    return f"{text[:19].replace('T', ' ')} UTC"
+
+
+def _said(event: Json, project: str) -> list[tuple[str, str]]:
     """What a person wants to know of an issue, with what each line is about."""
     issue: Json = event["issue"]
     lines = [
-        ("cause", f"{issue['cause']} (by {issue['judge']})"),
-        ("traces", f"{issue['traces']}, {issue['rate']} per window"),
-        ("first seen", issue["first_seen"]),
-        ("last seen", issue["last_seen"]),
+        ("cause", event["cause"]),
+        ("traces", f"{event['extent']}, first {_moment(issue['first_seen'])}, last {_moment(issue['last_seen'])}"),
+        ("where", issue["component"] + (f" in {project}" if project else "")),
         ("affected", affected_text(issue["users"], issue["sessions"])),
     ]
-    lines += [("releases", ", ".join(issue["releases"]))] if issue["releases"] else []
+    lines += [("releases", event["set_apart"])] if event["set_apart"] else []
     lines += [("assigned to", issue["assignee"])] if issue["assignee"] else []
     lines += [("for example", issue["trace_ids"][0])] if issue["trace_ids"] else []
-    lines += [("why", event["text"])] if not event["text"].startswith(f"issue {issue['number']} (") else []
-    if issue["proof"]:
-        lines += [("investigated", f"{issue['proof']['label']}: {issue['proof']['summary']}")]
+    told = event["text"].startswith(f"issue {issue['number']} (") or event["text"] == issue["cause"]
+    lines += [] if told else [("why", event["text"])]
+    lines += [("page", event["page"])] if event["page"] else []
     return lines
 
 
@@ -185,7 +189,7 @@ def slack_message(notice: IssueNotice) -> Json:
         if notice.together:
             lines.append(f"{_which(event)}: {event['issue']['title']}")
         else:
-            lines += [f"{what}: {words}" for what, words in _said(event)]
+            lines += [f"{what}: {words}" for what, words in _said(event, notice.project)]
     lines += [f"and {notice.left_out} more"] if notice.left_out else []
     lines = [_CALL.sub("@\u200b", line) for line in lines]
     title = _CALL.sub("@\u200b", notice.title)
@@ -210,7 +214,11 @@ def github_issue(notice: IssueNotice) -> Json:
     lines: list[str] = []
     for event in notice.events:
         lines += [f"- {_which(event)}: {code(event['issue']['title'])}"]
-        lines += [f"  - {what}: {code(words)}" for what, words in _said(event)] if not notice.together else []
+        lines += (
+            [f"  - {what}: {code(words)}" for what, words in _said(event, notice.project)]
+            if not notice.together
+            else []
+        )
     lines += [f"- and {notice.left_out} more"] if notice.left_out else []
     numbers = " ".join(str(event["issue"]["number"]) for event in notice.events[:1])
     lines += ["", f"`sonde issues show {numbers}` shows it. Key of this notice: `{notice.key}`"]
@@ -259,6 +267,8 @@ class Messenger:
         self._stop = stop or Stop()
         self._clock = clock or SystemClock()
         self._say = said
+        self.page = ""
+        """The address of the page that shows the issues, if there is one."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="sonde-tell", daemon=True)
         self._client: TraceClient | None = None
@@ -392,6 +402,10 @@ class Messenger:
             "event": happening.kind,
             "at": time_text(happening.at_us),
             "text": happening.text or f"issue {issue.number} ({happening.kind}): {issue.title}",
+            "cause": issue.cause,
+            "extent": issue.extent,
+            "set_apart": issue.set_apart,
+            "page": f"{self.page}#/issue/{issue.number}" if self.page else "",
             "issue": {
                 **issue.row(),
                 "component": issue.component,

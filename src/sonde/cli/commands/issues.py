@@ -18,10 +18,13 @@ from sonde.core.canonical import lapse, plural, shown_cost
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sonde.watch.issues import KnownIssue
     from sonde.watch.state import WatchState
 
 Number = Annotated[int, typer.Argument(metavar="N", min=1, help="The number of the issue.")]
+MOST_RESULT = 4 << 20
 BARS = "·▁▂▃▄▅▆▇█"  # zero has a sign: a table drops blanks, and the rows would not align
 
 
@@ -101,7 +104,7 @@ def list_(*, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int:
         for each in shown
     ]
     if rows:
-        print(table(("#", "state", "traces", "trend", "last seen", "issue"), rows))
+        print(table(("#", "state", "traces", "trend", "last seen (UTC)", "issue"), rows))
     hidden = len(view.issues) - len(shown)
     active = sum(each.state != "resolved" and not each.muted for each in shown)
     more = f"; {hidden} resolved or muted (--all)" if hidden else ""
@@ -136,7 +139,7 @@ def show(number: Number, *, form: IssueFormat, place: IssuePlace) -> int:
 
         print(printable_lines(issue_markdown(issue)))
     else:
-        print(_page(issue, str(items)))
+        print(_page(issue, items))
     return 0
 
 
@@ -251,18 +254,21 @@ def _bars(counts: tuple[int, ...]) -> str:
     return "".join(BARS[-(-each * (len(BARS) - 1) // most)] if most else BARS[0] for each in counts) or BARS[0]
 
 
-def _page(issue: KnownIssue, items: str) -> str:
+def _page(issue: KnownIssue, items: Path) -> str:
     """One issue for a terminal; every foreign text is one harmless line."""
+    from sonde.watch.issues import moment
+
     lines = [
         f"issue {issue.number}: {one_line(issue.title, 200)}",
-        f"state: {issue.state} since {_time(issue.since_us)}{', muted' if issue.muted else ''}",
+        f"state: {issue.state} since {moment(issue.since_us)}{', muted' if issue.muted else ''}",
         *["kind: recovered errors; none of these traces failed because of it"] * issue.recovered,
-        f"cause: {one_line(issue.label, 100)} (by {issue.judge})",
-        f"seen: {plural(issue.count, 'trace')}, first {_time(issue.first_us)}, last {_time(issue.last_us)}, {issue.rate:.1f} per window",
+        f"cause: {one_line(issue.cause, 500)}",
+        *(f"what to do: {one_line(each, 300)}" for each in (_todo(items, issue.proof.run) if issue.proof else ())),
+        f"seen: {issue.extent}, first {moment(issue.first_us)}, last {moment(issue.last_us)}, {issue.rate:.1f} per window",
         f"trend: {_bars(issue.trend)}",
         f"affected: {issue.affected}",
     ]
-    lines += [f"releases: {one_line(', '.join(issue.releases), 200)}"] if issue.releases else []
+    lines += [f"releases: {one_line(issue.set_apart, 200)}"] if issue.releases else []
     lines += [f"assigned to: {one_line(issue.assignee, 100)}"] if issue.assignee else []
     lines += [f"fixed in: {one_line(issue.fixed_in, 100)}"] if issue.fixed_in else []
     lines += [
@@ -271,13 +277,26 @@ def _page(issue: KnownIssue, items: str) -> str:
     ]
     lines += [f"trace: {one_line(each, 100)}" for each in issue.traces[:5]]
     if (proof := issue.proof) is not None:
+        told = "" if proof.judge == "LLM" else f": {one_line(proof.summary, 300)}"
         lines += [
-            f"investigated: {one_line(proof.label, 60)} by {proof.judge}, {_spent(proof.cost_usd)}: {one_line(proof.summary, 300)}",
+            f"investigated: {one_line(proof.label, 60)} by {proof.judge}, {_spent(proof.cost_usd)}{told}",
             f"proof: {one_line(f'{items}/{proof.run}/report.md', 300)}",
         ]
-    lines += [
-        f"{_time(int(each.at * 1e6))}  note by {one_line(each.author, 60)}: {one_line(each.text, 300)}"
-        for each in issue.notes
+    history = [
+        (int(each.at * 1e6), f"note by {one_line(each.author, 60)}: {one_line(each.text, 300)}") for each in issue.notes
     ]
-    lines += [f"{_time(each.at_us)}  {one_line(f'{each.kind} {each.text}', 200)}" for each in issue.happenings]
+    history += [(each.at_us, one_line(f"{each.kind} {each.text}", 200)) for each in issue.happenings]
+    lines += [f"{moment(at)}  {said}" for at, said in sorted(history, key=lambda one: one[0])]
     return "\n".join(lines)
+
+
+def _todo(items: Path, run: str) -> list[str]:
+    """What an investigation says is to be done. The folder may be a stranger's."""
+    from sonde.disk import below, read_plain
+    from sonde.engines.submission import fields_of, texts
+
+    try:
+        found = json.loads(read_plain(below(items, items / run / "result.json"), MOST_RESULT))
+    except (OSError, ValueError, RecursionError, ConfigError):
+        return []
+    return texts(fields_of(fields_of(found).get("output")).get("remediation"))[:3]

@@ -242,7 +242,11 @@ def watch(
         _listener(listening, settings, folder) as listener,
     ):
         watching = replace(_watch(opened, settings, options), stopping=cancel, patient=not how.once)
-        page = up.enter_context(_page(listening.page, watching, listener)) if listening.page is not None else None
+        page = (
+            up.enter_context(_page(listening.page, watching, listener, messenger))
+            if listening.page is not None
+            else None
+        )
         if listener is not None:
             watching.open_store = watching.place.open  # a project that has sent nothing yet is no mistake
         if not silent:
@@ -395,8 +399,10 @@ def _listener(listening: ListenOptions, settings: Settings, folder: Path) -> Gen
 
 
 @contextmanager
-def _page(port: str, watching: TraceWatch, listener: OtlpListener | None) -> Generator[ViewerServer]:
-    """The page of this watch. It may read the source, which the user has named."""
+def _page(
+    port: str, watching: TraceWatch, listener: OtlpListener | None, messenger: Messenger | None
+) -> Generator[ViewerServer]:
+    """The page of this watch, to which messages lead. It may read the source, which the user has named."""
     from sonde.api.consent import readable_places
     from sonde.api.trace_source import cache_folder
     from sonde.viewer.issues import IssueBoard
@@ -429,6 +435,8 @@ def _page(port: str, watching: TraceWatch, listener: OtlpListener | None) -> Gen
             ) from None
         raise ConfigError(f"--page {port} cannot be used: {error.strerror or error}") from None
     with closing(board), server:
+        if messenger is not None:
+            messenger.page = server.url
         yield server
 
 

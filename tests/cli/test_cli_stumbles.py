@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -181,3 +183,40 @@ def test_a_timeout_of_the_model_beyond_the_time_of_the_run_is_noted(tmp_path: Pa
     assert "a reply may take 6000 s, but the run ends after 600 s; raise --max-wall-time-sec" in shown
     assert "--no-count-wait" in shown
     assert "a reply may take" not in uncounted + within
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    """A folder with a table as text, one as a database, and something that nobody can read."""
+    folder = tmp_path / "warehouse"
+    folder.mkdir()
+    (folder / "orders.csv").write_text("order,total\n1,20\n")
+    (folder / "state").write_bytes(b"\x01\x02\0\0" * 40)
+    for name in ("pk.db", "old.sqlite"):
+        with closing(sqlite3.connect(folder / name)) as database:
+            database.execute("CREATE TABLE orders (id INTEGER, total INTEGER)")
+            database.commit()
+    return tmp_path
+
+
+def test_a_database_in_a_folder_is_not_counted_as_text_and_the_user_hears_what_to_do(warehouse: Path) -> None:
+    shown = sonde("ask", "What is the total?", "warehouse", "--dry-run", "--model", "openai:gpt-4o-mini", cwd=warehouse)
+
+    assert "would read    1 file, 17 bytes. Kinds: .csv 1." in shown.stdout
+    assert "skipped: 1 binary, 2 SQLite databases (old.sqlite, pk.db; export the tables to CSV" in shown.stderr
+
+
+def test_the_prompt_names_only_what_can_be_read_and_says_what_the_rest_is(warehouse: Path) -> None:
+    with ScriptedServer(["FINAL('20 [orders.csv:2]')"] * 2) as server:
+        flags = ("--model", "openai:x", "--base-url", server.base_url)
+        sonde("ask", "What is the total?", "warehouse", *flags, cwd=warehouse)
+
+    prompt = server.requests[0].body["messages"][-1]["content"]
+    assert "Data: orders.csv (17 bytes). Not read: 2 (a SQLite database); 1 (binary)." in prompt
+
+
+def test_a_database_alone_is_nothing_to_read(warehouse: Path) -> None:
+    shown = sonde("ask", "What is the total?", "warehouse/pk.db", cwd=warehouse)
+
+    assert shown.returncode == 2
+    assert "pk.db is a SQLite database, so it is listed but not read: export the tables to CSV" in shown.stderr

@@ -1,6 +1,7 @@
 """Files, folders, globs and piped text as a context: listed, read, searched and ranked, with every line citable.
 
-A gigabyte or 100,000 files start at once and never fill memory: listing opens nothing, reads and scans take what they need.
+A gigabyte or 100,000 files start at once and never fill memory: listing opens few files, those whose names say nothing; reads and scans
+take what they need.
 Up to 256 MB in 20,000 files are also shared whole as the variable CONTEXT; above that CONTEXT_INDEX is a table of offsets and
 `context_slice` reads bytes. Files are not watched: one that changes is read as it is, and earlier citations of it no longer hold.
 """

@@ -12,7 +12,15 @@ from typing import Any, cast
 from sonde.contexts.files.exclusion import EXCLUDED, IGNORED
 from sonde.contexts.files.file_list import Entry, Listing
 from sonde.contexts.files.library import Library
-from sonde.contexts.files.text import OFFICE_KINDS, PAGE_SUFFIXES, Unreadable, in_repository, is_installed
+from sonde.contexts.files.text import (
+    EXPORT_IT,
+    OFFICE_KINDS,
+    PAGE_SUFFIXES,
+    SQLITE,
+    Unreadable,
+    in_repository,
+    is_installed,
+)
 from sonde.core.canonical import plural
 from sonde.core.evidence import Excerpt, Observed
 from sonde.errors import how_to_install
@@ -30,10 +38,10 @@ _SOURCE = frozenset(
 
 def describe(listing: Listing) -> str:
     """The description of a listing, for the prompt: all files of a few, else the largest folders down to two levels."""
-    entries = listing.entries.values()
-    suffixes = Counter(posixpath.splitext(path)[1].lower() or "no suffix" for path in listing.entries)
+    entries = [entry for entry in listing.entries.values() if entry.path not in listing.binary]
+    suffixes = Counter(posixpath.splitext(entry.path)[1].lower() or "no suffix" for entry in entries)
     kinds = ", ".join(f"{kind} {count:,}" for kind, count in suffixes.most_common(8)) or "none"
-    lines = [f"{len(entries):,} files, {listing.total_bytes:,} bytes. Kinds: {kinds}."]
+    lines = [f"{len(entries):,} files, {sum(entry.size for entry in entries):,} bytes. Kinds: {kinds}."]
     if len(entries) <= _NAMED:
         lines += ["Files:", *(f"  {shown_name(entry.path)} ({entry.size:,} bytes)" for entry in entries)]
     else:
@@ -52,14 +60,14 @@ def describe(listing: Listing) -> str:
     if listing.skipped:
         skipped = ", ".join(f"{name} ({count})" for name, count in sorted(listing.skipped.items()))
         lines.append(f"Folders skipped: {skipped}.")
-    reasons = Counter(listing.refused.values())
+    reasons = Counter((*listing.refused.values(), *listing.binary.values()))
     lines += [f"Not read: {count} ({reason})." for reason, count in sorted(reasons.items())]
     return "\n".join(lines)
 
 
 def outline(listing: Listing) -> str:
     """The same in fewer words: the names of a few files, else the largest folders at the top, in one line."""
-    entries = listing.entries.values()
+    entries = [entry for entry in listing.entries.values() if entry.path not in listing.binary]
     if len(entries) <= _NAMED:
         named = ", ".join(f"{shown_name(entry.path)} ({entry.size:,} bytes)" for entry in entries) or "no files"
     else:
@@ -71,12 +79,11 @@ def outline(listing: Listing) -> str:
         parts += [f"{len(folders) - len(parts):,} more folders"] if len(folders) > len(parts) else []
         loose = len(entries) - folders.total()
         parts += [f"{loose:,} in no folder"] if loose and folders else []
-        suffixes = Counter(posixpath.splitext(path)[1].lower() or "no suffix" for path in listing.entries)
+        suffixes = Counter(posixpath.splitext(entry.path)[1].lower() or "no suffix" for entry in entries)
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in suffixes.most_common(4))
-        named = (
-            f"{len(entries):,} files, {listing.total_bytes:,} bytes ({kinds}){': ' if parts else ''}{', '.join(parts)}"
-        )
-    reasons = Counter(listing.refused.values())
+        size = sum(entry.size for entry in entries)
+        named = f"{len(entries):,} files, {size:,} bytes ({kinds}){': ' if parts else ''}{', '.join(parts)}"
+    reasons = Counter((*listing.refused.values(), *listing.binary.values()))
     skipped = [f"folders {', '.join(sorted(listing.skipped))}"] if listing.skipped else []
     hidden = [*skipped, *(f"{count} ({reason})" for reason, count in sorted(reasons.items()))]
     return f"{named}. Not read: {'; '.join(hidden)}." if hidden else f"{named}."
@@ -180,8 +187,12 @@ def raw_pages(listing: Listing) -> int:
 def left_out(listing: Listing) -> str:
     """What is left out, in one line for the user: `4 binary, 1 secret (.env)`; empty if everything is read."""
     kinds: list[str] = []
-    if binary := len(listing.entries) - len(listing.texts):
+    databases = [shown_name(path) for path, kind in listing.binary.items() if kind == SQLITE]
+    if binary := len(listing.entries) - len(listing.texts) - len(databases):
         kinds.append(f"{binary:,} binary")
+    if databases:
+        named = ", ".join(databases[:3]) + (", …" if len(databases) > 3 else "")
+        kinds.append(f"{plural(len(databases), 'SQLite database')} ({named}; {EXPORT_IT})")
     secrets = [shown_name(posixpath.basename(path)) for path, why in listing.refused.items() if "secret" in why]
     if secrets:
         named = ", ".join(secrets[:3]) + (", …" if len(secrets) > 3 else "")

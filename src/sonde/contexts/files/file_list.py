@@ -73,6 +73,8 @@ class Listing:
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     refused: dict[str, str] = field(default_factory=dict[str, str])
     skipped: Counter[str] = field(default_factory=Counter[str])
+    binary: dict[str, str] = field(default_factory=dict[str, str])
+    """Files that are listed but not read, because their first bytes say that they are no text, and what they are."""
     piped: dict[str, bytes] = field(default_factory=dict[str, bytes])
     roots: list[str] = field(default_factory=list[str])
     source: int = 0
@@ -87,9 +89,11 @@ class Listing:
 
     @cached_property
     def texts(self) -> list[Entry]:
-        """Files that may be text, as far as their names say."""
+        """Files that may be text, as far as their names and first bytes say."""
         return [
-            entry for entry in self.entries.values() if posixpath.splitext(entry.path)[1].lower() not in BINARY_SUFFIXES
+            entry
+            for entry in self.entries.values()
+            if posixpath.splitext(entry.path)[1].lower() not in BINARY_SUFFIXES and entry.path not in self.binary
         ]
 
     @cached_property

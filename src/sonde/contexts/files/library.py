@@ -7,6 +7,7 @@ under the file's size and times, so a changed file is read anew.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import posixpath
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sonde.contexts.files.exclusion import EXCLUDED, Exclusion, Judge
-from sonde.contexts.files.file_list import ARCHIVES, SKIPPED_FOLDERS, Entry, Listing, list_sources
+from sonde.contexts.files.file_list import ARCHIVES, BINARY_SUFFIXES, SKIPPED_FOLDERS, Entry, Listing, list_sources
 from sonde.contexts.files.text import (
     BLOCK,
     PAGE_SUFFIXES,
@@ -27,6 +28,7 @@ from sonde.contexts.files.text import (
     LineIndex,
     Text,
     Unreadable,
+    binary_kind,
     open_archive,
     open_text,
     signature,
@@ -47,6 +49,18 @@ _CONVERTED_BYTES = 128_000_000
 MASKED_BYTES = 256_000_000
 _ARCHIVES, _ARCHIVED_BYTES, _ARCHIVED_NAMES = 200, 1_000_000_000, 32_000_000
 """How many archives are opened, what may be in them, and what the names of their members may take: those of 100,000, if they are short."""
+_LOOKED_AT = 2_000
+"""How many files whose names say nothing are opened for their first bytes when they are listed."""
+_TEXT_SUFFIXES = frozenset(
+    """
+    .txt .md .rst .adoc .tex .log .out .err .csv .tsv .json .jsonl .ndjson .yaml .yml .toml .ini .cfg .conf .env .xml .html .htm
+    .xhtml .svg .ipynb .sql .patch .diff .py .pyi .js .jsx .mjs .ts .tsx .css .scss .vue .java .kt .scala .go .rs .c .h .cc .cpp .hpp
+    .cs .rb .php .pl .lua .r .swift .sh .bash .bat .ps1 .proto .tf .gradle .cmake .lock .pdf .docx .xlsx .pptx .odt .ods .odp .epub
+    .eml .rtf .gz .bz2 .xz .zst
+    """.split()  # noqa: SIM905 - suffixes read better as text
+)
+"""Kinds that are text or made text, which opening each of 100,000 would only confirm."""
+_TELLING_SUFFIXES = _TEXT_SUFFIXES | BINARY_SUFFIXES
 V = TypeVar("V")
 
 
@@ -97,6 +111,7 @@ class Library:
         listing = self.listing
         self._texts = {renamed(name): data for name, data in self._texts.items()}
         self.left_out = {renamed(name): reason for name, reason in self.left_out.items()}
+        listing.binary = {renamed(name): kind for name, kind in listing.binary.items()}
         listing.piped = {renamed(name): data for name, data in listing.piped.items()}
         listing.refused = {renamed(name): reason for name, reason in listing.refused.items()}
         entries = [entry._replace(path=renamed(entry.path)) for entry in listing.entries.values()]
@@ -264,6 +279,11 @@ class Library:
         """Walk the folders; a library of other files overrides this."""
         listing = list_sources(self._sources, self._within, self._exclusion) if self._sources else Listing()
         self._list_members(listing)
+        doubtful = (
+            entry for entry in listing.entries.values() if entry.real and not entry.member and _is_doubtful(entry.path)
+        )
+        kinds = ((entry.path, binary_kind(entry)) for entry in itertools.islice(doubtful, _LOOKED_AT))
+        listing.binary = {path: kind for path, kind in kinds if kind}
         for name, data in self._texts.items():
             listing.add(name, len(data), 0, "")
         listing.entries = dict(sorted(listing.entries.items()))
@@ -327,6 +347,11 @@ class Library:
             if real.startswith(f"{root}/"):
                 return real.removeprefix(f"{root}/")
         return posixpath.normpath(path.replace("\\", "/")) if path else path
+
+
+def _is_doubtful(path: str) -> bool:
+    suffix = posixpath.splitext(path)[1].lower()
+    return suffix in (".sqlite", ".sqlite3") or suffix not in _TELLING_SUFFIXES
 
 
 class _Recent(Generic[V]):

@@ -30,6 +30,9 @@ from sonde.parsers import PACKED
 from sonde.parsers.documents import ParserLimits, Refused, Unparsed, parse
 
 SAMPLE = 65_536
+SQLITE, _SQLITE_HEAD = "a SQLite database", b"SQLite format 3\0"
+EXPORT_IT = "export the tables to CSV, or use --source if it holds traces"
+_FIRST_BYTES = 4096
 _TRANSCODED_BYTES = 64_000_000
 DOCUMENT_SECONDS = 10
 DOCUMENT_BYTES_PER_S = 500_000
@@ -216,6 +219,25 @@ def open_text(entry: Entry, *, without: str = "", as_it_is: bool = False) -> Tex
     return text
 
 
+def binary_kind(entry: Entry) -> str:
+    """What a file is if its first bytes say that it is neither text nor something that is made text; empty if they do not."""
+    try:
+        fd = open_exactly(entry.real)
+    except OSError:
+        return ""  # whoever reads it says why
+    try:
+        head = read_at(fd, _FIRST_BYTES, 0)
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+    if head.startswith(_SQLITE_HEAD):
+        return SQLITE
+    office = posixpath.splitext(entry.path)[1].lower() in OFFICE_KINDS and head.startswith((_ZIP, _OLD_OFFICE))
+    made_text = office or head.startswith((b"%PDF-", *PACKED, *(mark for mark, _ in _MARKS)))
+    return "binary" if b"\0" in head and not made_text else ""
+
+
 def in_repository(real: str) -> bool:
     """Whether a file lies below a folder with `.git`."""
     return any((folder / ".git").exists() for folder in Path(real).parents)
@@ -346,6 +368,8 @@ def _decoded(head: bytes, size: int, fd: int | None) -> Text:
             except UnicodeError as error:
                 raise Unreadable(f"not valid {encoding} ({error}), so it is listed but not read.") from None
     zero = sample.find(b"\0")
+    if sample.startswith(_SQLITE_HEAD):
+        raise NotText(f"{SQLITE}, so it is listed but not read: {EXPORT_IT}.")
     if zero >= 0:
         raise NotText(f"binary (a zero byte at offset {zero:,}), so it is listed but not read.")
     controls = len(sample) - len(sample.translate(None, _CONTROLS))

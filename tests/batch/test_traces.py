@@ -176,6 +176,40 @@ def test_a_batch_of_comply_says_for_each_trace_which_control_failed(traces: Path
     assert "| of 6 traces | | 3 failed |" in done.stdout
 
 
+def test_a_batch_of_comply_takes_the_users_own_controls_and_fails_a_pipeline_if_asked(
+    traces: Path, tmp_path: Path
+) -> None:
+    own = {
+        "control_id": "own.gateway",
+        "controls_version": "ours",
+        "title": "No timeouts of the gateway",
+        "description": "None",
+        "severity": "high",
+        "required_evidence": ["required_span_attributes"],
+        "violation_patterns": ["gateway timeout"],
+        "remediation_template": "Call another gateway",
+    }
+    (tmp_path / "own.json").write_text(json.dumps(own))
+    line = {"id": "six", "engine": "comply", "trace_ids": [f"{6:032x}"], "source": str(traces)}
+    (tmp_path / "items.jsonl").write_text(json.dumps(line))
+    scene = Scene(tmp_path)
+    controls = ["--controls-file", str(tmp_path / "own.json"), "--fail-on", "fail"]
+    query = ["--engine", "comply", "--source", str(traces), "--since", "2026-11-01T00:00Z", "--name", "own"]
+    done = scene.query(*query, *controls)
+    again = scene.query(str(tmp_path / "runs/batch-own/manifest.jsonl"), "--source", str(traces), *controls)
+    refused = scene.query(str(tmp_path / "runs/batch-own/manifest.jsonl"), "--source", str(traces))
+    named = scene.query(str(tmp_path / "items.jsonl"), "--name", "named", *controls)
+
+    for each, name in ((done, "own"), (again, "own"), (named, "named")):
+        assert each.returncode == 3, each.stderr
+        results = (tmp_path / f"runs/batch-{name}/results.jsonl").read_text().splitlines()
+        verdicts = [json.loads(result)["verdicts"] for result in results]
+        assert {"own.gateway": "fail"} in verdicts
+        assert {control for each in verdicts for control in each} <= {"own.gateway"}
+    assert refused.returncode == 2 and "--controls-file" in refused.stderr
+    assert "there are none" in scene.query("--all-errors", "--source", str(traces), *controls).stderr
+
+
 def test_when_no_trace_fails_any_more_every_earlier_issue_is_gone_and_the_night_after_may_compare_again(
     traces: Path, tmp_path: Path
 ) -> None:

@@ -58,6 +58,20 @@ def test_nothing_outside_the_folder_of_the_manifest_is_read(victim: Victim, fiel
     assert list(victim.own.iterdir()) == []
 
 
+@pytest.mark.parametrize("place", ["mine.yaml", "../home/mine.yaml"])
+def test_a_manifest_does_not_choose_the_controls_whose_patterns_see_what_a_mask_hides(
+    victim: Victim, place: str
+) -> None:
+    victim.write("mine.yaml", "controls: []\n")
+    (victim.home / "mine.yaml").write_text(SECRET)
+
+    items = manifest(victim, engine="compliance", controls_files=[place])
+    done = victim.call("batch", items, "--mask", "--runs-dir", victim.own)
+
+    assert done.returncode == 2 and "--controls-file " in done.stderr
+    assert list(victim.own.iterdir()) == []
+
+
 @pytest.mark.hostile_long
 def test_an_item_that_reaches_out_is_refused_and_the_others_run(victim: Victim, listener: Listener) -> None:
     victim.environ = {"PHOENIX_API_KEY": KEY}

@@ -52,7 +52,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """What a worker needs to know once: settings (with keys), the batch folder, whether annotations are written back, and below which
-    folders items read (none: anywhere).
+    folders items read (none: anywhere): that of the manifest, and then those that the user names.
     """
 
     settings: Settings
@@ -62,9 +62,16 @@ class Order:
 
     def refusal(self, item: Item) -> str | None:
         """Why a manifest may not name what this item names: a server that is not the user's would get their key, and files outside the
-        roots are nobody's business. A manifest may be a stranger's.
+        roots are nobody's business. A manifest may be a stranger's. Controls must be the user's own wherever they lie: their patterns are
+        matched against what a mask hides.
         """
         tops = [os.path.realpath(root) for root in self.roots]
+        for place in item.fields.get("controls_files", ()) if self.roots else ():
+            if not any(Path(os.path.normpath(place)).is_relative_to(each) for each in (*self.roots[1:], *tops[1:])):
+                return (
+                    f"is judged by {place}, and a manifest may not choose controls by itself. "
+                    f"If you mean it: --controls-file {os.path.normpath(place)}"
+                )
         for place in item.places if self.roots else ():
             if is_server(place):
                 if not is_chosen_server(place, self.settings):
@@ -101,6 +108,7 @@ class Order:
             trace_ids=tuple(fields.get("trace_ids", ())),
             taxonomy=self._place(fields.get("taxonomy")),
             controls_version=fields.get("controls"),
+            controls_files=tuple(filter(None, map(self._place, fields.get("controls_files", ())))),
             start=fields.get("start"),
             end=fields.get("end"),
             filter_expr=fields.get("filter"),

@@ -29,12 +29,12 @@ MAX_BYTES = 1 << 30  # millions of items
 ENGINES = ("ask", "rca", "compliance", "incident")
 SYNONYMS = {"comply": "compliance"}  # the command's name
 _TEXTS = ("id", "engine", "question", "source", "project", "taxonomy", "controls", "start", "end", "filter", "configs")
-_LISTS = ("paths", "exclude", "trace_ids")
-_PLACES = ("paths", "source", "configs", "taxonomy")
+_LISTS = ("paths", "exclude", "trace_ids", "controls_files")
+_PLACES = ("paths", "source", "configs", "taxonomy", "controls_files")
 _KNOWN = {
     "ask": {"id", "engine", "question", "paths", "exclude", "gitignore", "code", "schema"},
     "rca": {"id", "engine", "trace_ids", "source", "project", "taxonomy"},
-    "compliance": {"id", "engine", "trace_ids", "source", "project", "controls"},
+    "compliance": {"id", "engine", "trace_ids", "source", "project", "controls", "controls_files"},
     "incident": {"id", "engine", "trace_ids", "source", "project", "start", "end", "filter", "configs"},
 }
 _HALF = re.compile("[\ud800-\udfff]")
@@ -186,8 +186,9 @@ def _items(line: bytes, folder: Path) -> list[Item]:
     data["engine"] = SYNONYMS.get(data["engine"], data["engine"]) if isinstance(data["engine"], str) else data["engine"]
     _check(data)
     fields = {key: value for key, value in data.items() if key not in ("id", "engine")}
-    if "paths" in fields:
-        fields["paths"] = [_placed(path, folder) for path in fields["paths"]]
+    for name in ("paths", "controls_files"):
+        if name in fields:
+            fields[name] = [_placed(path, folder) for path in fields[name]]
     if "exclude" in fields:
         try:
             fields["exclude"] = list(Exclusion.of(fields["exclude"], here=folder).globs)

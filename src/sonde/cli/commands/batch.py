@@ -94,6 +94,14 @@ class BatchFlags:
         list[Path] | None,
         typer.Option(metavar="PATH", help="Items may also read here, outside the manifest's folder; repeatable."),
     ] = None
+    controls: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", parser=filled, help="The version of the controls for items that name none."),
+    ] = None
+    controls_file: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Your own controls, for items of comply that name none; repeatable."),
+    ] = None
     no_writeback: Annotated[bool, typer.Option("--no-writeback", help="Write no annotations to the server.")] = False
     dry_run: DryRun = False
 
@@ -135,6 +143,8 @@ def batch(
     Example: sonde batch questions.jsonl --concurrency 16 --max-cost-usd 5
 
     Example: sonde batch --all-errors --since 24h --source http://localhost:6006 --project checkout
+
+    Example: sonde batch --last 24h --engine comply --controls-file mine.yaml --fail-on fail --source traces.jsonl
     """
     from sonde.batch.driver import BatchOptions, run_batch
     from sonde.batch.issues import compare, group, read_issues
@@ -160,18 +170,11 @@ def batch(
         max_cost_usd=budget.max_cost_usd,
         concurrency=how.concurrency,
     )
-    if how.path:
-        asked = [str(path.absolute()) for path in how.path]
-        given = (
-            each
-            if each.engine != "ask" or "paths" in each.fields
-            else replace(each, fields={**each.fields, "paths": asked})
-            for each in items.items
-        )
-        items = replace(items, items=tuple(given))
+    items = _completed(items, how)
     allowed = [
         *(how.allow_path or ()),
         *(how.path or ()),
+        *(how.controls_file or ()),
         *([Path(query.source)] if query.source and "://" not in query.source else ()),
     ]
     options = BatchOptions(
@@ -261,6 +264,22 @@ def _items(
         may_be_none=how.compare is not None,  # then every earlier issue is gone
     )
     return folder, query_manifest(wanted, now)
+
+
+def _completed(manifest: Manifest, how: BatchFlags) -> Manifest:
+    """The items with the paths and the controls of the flags, where they name none themselves."""
+    paths, controls_files = ([str(path.absolute()) for path in each or ()] for each in (how.path, how.controls_file))
+    controls = {
+        **({"controls": how.controls} if how.controls else {}),
+        **({"controls_files": controls_files} if controls_files else {}),
+    }
+    if controls and not any(each.engine == "compliance" for each in manifest.items):
+        raise ConfigError(
+            "--controls and --controls-file are for items of comply, and there are none (--engine comply)"
+        )
+    more = {"ask": {"paths": paths} if paths else {}, "compliance": controls}
+    items = (replace(each, fields={**more.get(each.engine, {}), **each.fields}) for each in manifest.items)
+    return replace(manifest, items=tuple(items))
 
 
 def _estimate(

@@ -46,6 +46,12 @@ def test_export_to_a_name_of_a_page_writes_a_page(tmp_path: Path) -> None:
     shown = sonde("export", "last", "-o", "rep.html", "--runs-dir", "runs", cwd=tmp_path)
     refused = sonde("export", "last", "--html", "-o", "rep.tar.gz", "--runs-dir", "runs", cwd=tmp_path)
 
+    words = sonde("export", "last", "-o", "rep.md", "--runs-dir", "runs", cwd=tmp_path)
+    odd = sonde("export", "last", "-o", "rep.json", "--runs-dir", "runs", cwd=tmp_path)
+
+    assert (words.returncode, odd.returncode) == (0, 2)
+    assert (tmp_path / "rep.md").read_text().strip() == "a"
+    assert not (tmp_path / "rep.json").exists()
     assert shown.returncode == 0
     assert (tmp_path / "rep.html").read_text().startswith("<!doctype html>")
     assert refused.returncode == 2

@@ -156,6 +156,7 @@ def test_an_incident_with_a_window_and_its_filter(folder: Path) -> None:
         (("rca", FIRST, "--taxonomy", "nope"), "no taxonomy 'nope'"),
         (("incident", "--from", "yesterday"), "2026-11-01T12:00:00Z"),
         (("incident", "--filter", "import os"), "filter refused"),
+        (("incident", "--from", "2030-01-01T00:00Z"), "no trace lies in this window"),
         (("traces", "ls", "--filter", "x ("), "filter refused"),
         (("traces", "show", "nope"), "`sonde traces ls` lists them"),
         (("traces", "export", FIRST, "-o", "traces.jsonl"), "File exists"),

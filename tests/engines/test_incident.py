@@ -12,7 +12,7 @@ from trace_cases import Json, limits_of, model, options, span, write
 import sonde
 from sonde.engines.incident import INCIDENT
 from sonde.engines.reports import IncidentDossier
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, NotInSource
 
 COMMON = "incident_summary='checkout failed', impacted_components=['pay'], confidence=0.6, gaps=[]"
 
@@ -223,12 +223,12 @@ def test_the_same_question_about_other_traces_is_another_incident(traces: Path, 
 @pytest.mark.requirement(115)
 def test_an_empty_window_fails_before_a_model_is_paid(traces: Path) -> None:
     scripted = model("SUBMIT()")
-    found = sonde.incident(traces, start="2030-01-01T00:00:00Z", **options(scripted))
+    with pytest.raises(NotInSource) as refused:
+        sonde.incident(traces, start="2030-01-01T00:00:00Z", **options(scripted))
 
-    assert (found.status, found.report, scripted.requests) == ("failed", None, [])
-    assert found.record.error is not None
-    assert "widen --from and --to, or --last" in found.record.error.message
-    assert "(traces began between 2026-01-01T00:0" in found.record.error.message
+    assert scripted.requests == []
+    assert "widen --from and --to, or --last" in refused.value.message
+    assert "(traces began between 2026-01-01T00:0" in refused.value.message
 
 
 def test_failed_spans_beyond_the_timeline_are_counted_and_their_components_named(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from sonde.contexts.traces.views import content_excerpt, span_excerpt
 from sonde.contexts.traces.window import COMPARED, Group, Window, read_window, seconds, together
 from sonde.core.canonical import cut, percent, plural
 from sonde.core.evidence import Excerpt
-from sonde.errors import EvidenceValidationFailed
+from sonde.errors import NotInSource
 from sonde.runtime.engine import Gathered, Prefilter
 
 GROUPS_SHOWN = 20
@@ -43,9 +43,7 @@ def prefilter(gathered: Gathered) -> Prefilter:
         every = context.store.traces(TraceQuery(project=query.project if query else None, limit=1000, own=True))
         began = [seconds(row.start_us) for row in every.rows]
         times = f" (traces began between {began[0]} and {began[-1]}{' or later' * bool(every.more)})" if began else ""
-        raise EvidenceValidationFailed(
-            f"no trace lies in this window{times}; widen --from and --to, or --last, or name trace ids"
-        )
+        raise NotInSource(f"no trace lies in this window{times}; widen --from and --to, or --last, or name trace ids")
     context.window = window
     gaps = [*context.store.skipped(), *window.gaps]
     if query is not None and query.condition is not None:

@@ -25,7 +25,18 @@ from sonde.core.redaction import encodable, redact_text, redact_value
 from sonde.disk import read_plain
 from sonde.errors import ConfigError
 from sonde.runs.journal import bounded, chain, ending, refuse_large
-from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, SUMMARY, RunDir, fold, pretty_json, write_atomically
+from sonde.runs.rundir import (
+    ANSWER,
+    JOURNAL,
+    RECORD,
+    REPORT,
+    RESULT,
+    SUMMARY,
+    RunDir,
+    fold,
+    pretty_json,
+    write_atomically,
+)
 
 MANIFEST = "export.json"
 FILES = (JOURNAL, RECORD, RESULT, SUMMARY, ANSWER)
@@ -35,6 +46,15 @@ MAX_MEMBERS = 100  # we write six; other programs add folders and headers of the
 BLOCK = 512  # of a tar: headers take one, and files are filled up to a whole number of them
 CHUNK = 1 << 20
 PACKED_CHUNK = 64 * 1024  # zlib copies what is left of it each time
+
+
+def export_page(run: RunDir, target: Path, *, redact: bool = False) -> Path:
+    """Write the report of a run as Markdown, or else its answer or summary."""
+    text = next((found for name in (REPORT, ANSWER, SUMMARY) if (found := run.text(name))), None)
+    if text is None:
+        raise ConfigError(f"{run.path} holds no report, answer or summary: has the run ended?")
+    write_atomically(target, (redact_text(text) if redact else text).encode())
+    return target
 
 
 def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path:

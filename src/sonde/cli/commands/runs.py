@@ -290,10 +290,11 @@ def export(
 ) -> None:
     """Write a run as one file to share.
 
-    The file is a .tar.gz that `sonde runs import` unpacks elsewhere. With --html, or -o NAME.html, it is a page to look at.
+    The file is a .tar.gz that `sonde runs import` unpacks elsewhere. With --html, or -o NAME.html, it is a page to look at, and with
+    -o NAME.md the report or the answer as Markdown.
     """
     from sonde.cli.foreground_run import warn_of_stranger
-    from sonde.runs.export import export_run
+    from sonde.runs.export import export_page, export_run
     from sonde.runs.rundir import artifacts_folder
 
     html = html or (output is not None and output.suffix.lower() in (".html", ".htm"))
@@ -301,6 +302,9 @@ def export(
         raise ConfigError(f"--html writes a page, and {output.name} is a name for an archive; end it with .html")
     if trust_run and not html:
         raise ConfigError("--trust-run is for --html; without it nothing is read but the run's own files")
+    suffix = "" if output is None else output.suffix.lower()
+    if suffix in (".json", ".jsonl", ".txt", ".pdf", ".csv"):
+        raise ConfigError(f"a run is written as .tar.gz, .html or .md, and {output} ends with {suffix}")
     settings = settings_of(place)
     found = settings.find_run(run)
     warn_of_stranger(found, settings)
@@ -315,6 +319,8 @@ def export(
             within = partial(readable_places, environ=settings.environ, trust_run=trust_run)
             cache = cache_folder(settings.environ)
             print(printable(str(export_html(found, target, within=within, redact=redact, cache=cache))))
+        elif suffix == ".md":
+            print(printable(str(export_page(found, target, redact=redact))))
         else:
             print(printable(str(export_run(found, target, redact=redact))))
     except OSError as error:

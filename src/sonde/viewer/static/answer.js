@@ -38,7 +38,7 @@ export class Answer {
   }
 
   paintHead() {
-    const { start, status } = this.run;
+    const { start, status, end } = this.run;
     if (!start) return;
     const facts = [
       start.run_type,
@@ -46,8 +46,11 @@ export class Answer {
       start.mode === "code" ? `code, ${start.profile}` : start.mode,
       new Date(start.at * 1000).toISOString().slice(0, 16).replace("T", " "),
     ];
-    const heading = h("h1", { class: start.objective.length > 280 ? "long" : "" }, start.objective);
-    if (start.objective.length > 280) heading.addEventListener("click", () => heading.classList.toggle("long"));
+    // What happened is the better title of an incident than our words for the task.
+    const happened = end?.output?.incident_summary;
+    const title = typeof happened === "string" && happened ? happened : start.objective;
+    const heading = h("h1", { class: title.length > 280 ? "long" : "" }, title);
+    if (title.length > 280) heading.addEventListener("click", () => heading.classList.toggle("long"));
     put(
       this.head,
       h(

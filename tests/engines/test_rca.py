@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,9 @@ def test_whoever_read_little_of_the_failing_branch_is_not_sure(tmp_path: Path) -
     made = report(sonde.rca(TRACE, traces, **options(model(LOOK, submit(confidence=0.9)))))
 
     assert made["confidence"] == 0.5
-    assert any("of the failing branch were opened" in gap for gap in made["gaps"])
+    (told,) = [gap for gap in made["gaps"] if "of the failing branch were opened" in gap]
+    opened, branch, named = map(int, re.findall(r" (\d+) (?:of the|spans|others)", told))
+    assert (branch, made["coverage"]["looked_at"] - opened - named) == (11, 3)  # the others are outside the branch
 
 
 def test_all_that_was_read_of_a_large_failing_branch_counts(tmp_path: Path) -> None:

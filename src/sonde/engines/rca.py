@@ -20,6 +20,7 @@ from sonde.contexts.traces.rules import LABELS, NO_FAILURE
 from sonde.contexts.traces.shape import Tree
 from sonde.contexts.traces.views import span_excerpt
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
+from sonde.core.canonical import plural
 from sonde.core.evidence import EvidenceRef, independent, merge
 from sonde.engines.findings import conclude_findings
 from sonde.engines.pages import rca_page
@@ -129,11 +130,12 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     if label not in (*LABELS, NO_FAILURE) or not (refs or label == NO_FAILURE):
         return Conclusion(output=None, problems=tuple(problems))
     alternatives = _alternatives(fields, label, gathered)
-    read = _read_share(gathered)
-    if taxonomy is None and label != NO_FAILURE and confidence > SURE and (read < HALF or not alternatives):
+    opened, named, branch = _read_of_branch(gathered)
+    little = opened < HALF * branch
+    if taxonomy is None and label != NO_FAILURE and confidence > SURE and (little or not alternatives):
         why = (
-            f"only {read:.0%} of the spans of the failing branch were opened"
-            if read < HALF
+            f"only {opened} of the {plural(branch, 'span')} of the failing branch were opened; of {named} others it saw names and errors"
+            if little
             else "no other explanation was tested"
         )
         gaps.append(f"the model's confidence of {confidence:g} is lowered to {SURE:g}: {why}")
@@ -187,14 +189,16 @@ def _alternatives(fields: Mapping[str, Any], label: str, gathered: Gathered) -> 
     ]
 
 
-def _read_share(gathered: Gathered) -> float:
-    """How much of the branch around the first failure this run has read, beyond names and statuses."""
+def _read_of_branch(gathered: Gathered) -> tuple[int, int, int]:
+    """Of the branch around the first failure: how many spans this run has opened, of how many more it saw names and statuses, and how
+    many there are.
+    """
     variables = gathered.prefilter.variables
     rule = cast("Mapping[str, Any]", variables.get("rule") or {})
     branches = cast("Sequence[Mapping[str, Any]]", variables.get("branches") or ())
     hot = next((each for each in branches if rule.get("span_id") in each["span_ids"]), next(iter(branches), None))
     if hot is None:
-        return 1.0
+        return 0, 0, 0
     branch = set(hot["span_ids"])
     if hot["left_out"]:  # the variable names some of a large branch; what was read of the others counts too
         context = cast("TracesContext", gathered.context)
@@ -203,8 +207,9 @@ def _read_share(gathered: Gathered) -> float:
         for span_id in below:  # grows while it is walked
             below += [child.span_id for child in tree.children(span_id)]
         branch.update(below)
-    seen = {excerpt.span_id for excerpt in gathered.prover.log.excerpts() if excerpt.ref != excerpt.span_id}
-    return len(seen & branch) / max(1, len(branch))
+    shown = [excerpt for excerpt in gathered.prover.log.excerpts() if excerpt.span_id in branch]
+    opened = {excerpt.span_id for excerpt in shown if excerpt.ref != excerpt.span_id}
+    return len(opened), len({excerpt.span_id for excerpt in shown} - opened), len(branch)
 
 
 def _report(draft: Mapping[str, Any], gathered: Gathered, problems: list[Problem]) -> Conclusion:

@@ -286,7 +286,8 @@ class FaultyStore(FileStore):
 class FaultySource(Source):
     """Opens it."""
 
-    def open(self) -> FileStore:
+    def open(self, *, still: bool = False) -> FileStore:
+        del still
         return FaultyStore(Path(self.source))
 
 

@@ -7,10 +7,12 @@ import socket
 import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from cli.cli_program import sonde
+from sonde.batch.limits import Ask, Limiter, SharedLimits, Told
 from sonde.batch.result import ItemResult
 from sonde.contexts.traces.catalog import overview
 from sonde.contexts.traces.filestore import FileStore
@@ -19,7 +21,7 @@ from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.window import read_window
 from sonde.errors import ConfigError
 from sonde.watch import issues, lifecycle
-from sonde.watch.investigations import begin, candidates, conclude
+from sonde.watch.investigations import Ledger, begin, candidates, conclude
 from sonde.watch.state import WatchState
 from watch.watch_scene import START, Fault, Post, append, trace, traffic
 
@@ -279,6 +281,32 @@ def test_an_issue_is_shown_with_its_cause_and_what_to_do_first_and_its_history_i
     assert shown[2:4] == ["cause: sku is gone (tool_failure, confidence 0.80, by a model)", "what to do: put sku back"]
     assert shown[4].startswith("seen: 5 of 10 traces, first 2026-03-02 09:00:00 UTC, last 2026-03-02 09:00:4")
     assert [line.split("UTC  ")[1].split()[0] for line in shown[-3:]] == ["new", "investigated", "note"]
+
+
+def test_what_a_kill_may_have_cost_is_shown_apart_from_what_was_paid(post: Post) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    post.look(200)
+    with WatchState(post.folder) as state:
+        chosen = candidates(state, 0)[0]
+        begin(state, chosen, "run-1", 0)
+        ledger = Ledger(
+            state, Limiter(SharedLimits(max_cost_usd=1.0, concurrency=2)), chosen.fingerprint, post.clock, Event()
+        )
+        asked = [Ask(tokens=10, cost_usd=0.25), Ask(tokens=10, cost_usd=0.5)]
+        for each in asked:
+            ledger.book(each)
+        ledger.tell(Told(asked=asked[0], cost_usd=0.125))
+        state.count_lost(0.0)  # killed and started again
+        conclude(
+            state,
+            chosen,
+            ItemResult(id="i", key="k", engine="rca", status="succeeded", judge="LLM", label="tool_failure"),
+        )
+        spent = state.spent(-1.0)
+    shown = sonde("issues", "show", "1", "--state", post.folder, cwd=post.path).stdout
+
+    assert spent == 0.625
+    assert "$0.1250 spent, and up to $0.5000 for requests that a kill cut off" in shown
 
 
 def test_people_merge_split_mute_assign_note_and_reopen(post: Post) -> None:

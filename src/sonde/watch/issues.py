@@ -55,6 +55,8 @@ class IssueProof:
     summary: str
     component: str
     cost_usd: float
+    lost_usd: float
+    """What was set aside for requests that a kill cut off; limits count it as spent, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +328,8 @@ def _proof(state: WatchState, number: int) -> IssueProof | None:
             confidence=confidence,
             summary=redact_text(summary),
             component=component,
-            cost_usd=state.spent_on(name),
+            cost_usd=max(0.0, state.spent_on(name) - state.lost_on(name)),
+            lost_usd=state.lost_on(name),
         )
     return None
 

@@ -272,6 +272,10 @@ class WatchState:
                  FROM (SELECT usd, fingerprint FROM spending UNION ALL SELECT usd, fingerprint FROM aside) WHERE fingerprint = ?"""
         return float(self.one(sql, fingerprint))
 
+    def lost_on(self, fingerprint: str) -> float:
+        """What of that was set aside for requests which a kill cut off: at most so much, and nobody knows how much."""
+        return max(0.0, self.figure(f"lost_usd {fingerprint}"))
+
     def count_lost(self, now: float) -> float:
         """What was set aside when the last watch was killed counts as spent, since nobody knows; how much that was."""
         with self.transaction():
@@ -279,6 +283,8 @@ class WatchState:
             self.change_many(
                 "INSERT INTO spending (at, usd, fingerprint) VALUES (?, ?, ?)", [(now, usd, name) for usd, name in lost]
             )
+            for usd, name in lost:
+                self.remember(f"lost_usd {name}", self.lost_on(name) + usd)
             self.change("DELETE FROM aside")
         return sum(usd for usd, _ in lost)
 

@@ -277,9 +277,10 @@ def _page(issue: KnownIssue, items: Path) -> str:
     ]
     lines += [f"trace: {one_line(each, 100)}" for each in issue.traces[:5]]
     if (proof := issue.proof) is not None:
+        lost = f", and up to {shown_cost(proof.lost_usd)} for requests that a kill cut off" if proof.lost_usd else ""
         told = "" if proof.judge == "LLM" else f": {one_line(proof.summary, 300)}"
         lines += [
-            f"investigated: {one_line(proof.label, 60)} by {proof.judge}, {_spent(proof.cost_usd)}{told}",
+            f"investigated: {one_line(proof.label, 60)} by {proof.judge}, {_spent(proof.cost_usd)}{lost}{told}",
             f"proof: {one_line(f'{items}/{proof.run}/report.md', 300)}",
         ]
     history = [

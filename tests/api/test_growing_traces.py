@@ -19,6 +19,8 @@ from sonde.testing import ScriptedModel
 from sonde.watch.intake import Intake
 from watch.watch_scene import Fault, Json, append, trace
 
+pytestmark = pytest.mark.long
+
 FAULT = Fault(step="search_stock", text="KeyError: 'sku' in row {n}", begin=0, end=1e9)
 LOOK = "seen = rule['span_id']\nprint(get_span(seen)['summary'])"
 SUBMIT = "SUBMIT(primary_label=rule['label'], summary='no stock', confidence=0.4, evidence_refs=[{'kind': 'SPAN', 'ref': seen}])"

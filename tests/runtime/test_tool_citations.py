@@ -368,6 +368,7 @@ def test_what_code_counted_in_a_result_is_proved_by_its_call(look: str, final: s
     [
         ("'77 of 300'", "'77 orders failed [REF]'"),
         ("len(rows)", "'77 of 300 orders failed [REF]'"),
+        ("len(rows)", "'6 of 300 orders failed [REF]'"),  # there is an ann6
         ("len(failed)", "'100 orders failed and none was refunded [REF]'"),
         ("len(failed)", "'most orders failed [REF]'"),
     ],

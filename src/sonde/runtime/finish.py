@@ -208,7 +208,7 @@ def _is_counted(session: Session, answer: str, citation: Citation, result: str) 
     blocks = zip(
         session.coder.code, session.coder.outputs, strict=False
     )  # the block that finishes may have printed nothing
-    return is_counted(answer, blocks, f"{session.objective}\n{citation.place}\n{result}")
+    return is_counted(answer, blocks, f"{session.objective}\n{citation.place}", result)
 
 
 def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> tuple[str, str | None]:

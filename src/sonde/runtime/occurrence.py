@@ -19,6 +19,8 @@ from sonde.core.source import Refusal, parse
 _WORD = re.compile(r"\d+(?:[.,:/-]\d+)+|[^\W_]+")
 TOKEN = re.compile(r"\w[\w./:@-]*\w|\w")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+TELLING_DIGITS = 4
+"""A shorter number stands somewhere in almost every table: in a time, an address, an id."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|es|e|s)$")
 _REF = re.compile(r"\[[^\[\]\n]*\]")
@@ -104,13 +106,13 @@ def counted(text: str, literals: str, lines: str) -> list[str]:
     return [number for number in numbers if number not in known]
 
 
-def is_counted(text: str, blocks: Iterable[tuple[str, str]], known: str) -> bool:
-    """Whether code computed a number of a text, and all its other numbers are known. `blocks` are the code and what each block printed:
-    code computed what it printed and had not written out before, and what is in the text but in no literal. A text that denies or
-    affirms something says more than its numbers.
+def is_counted(text: str, blocks: Iterable[tuple[str, str]], known: str, result: str) -> bool:
+    """Whether code computed a number of a text, and all its other numbers are known, or are in the result and long enough to mean
+    something there. `blocks` are the code and what each block printed: code computed what it printed and had not written out before,
+    and what is in the text but in no literal. A text that denies or affirms something says more than its numbers.
     """
     said = _REF.sub(" ", text)
-    wanted = _numbers(said)
+    wanted = {number.replace(",", "") for number in _NUMBER.findall(said)}
     if not wanted or _VERDICT.search(said.lower()):
         return False
     written: set[str] = set()
@@ -122,7 +124,8 @@ def is_counted(text: str, blocks: Iterable[tuple[str, str]], known: str) -> bool
         written |= _numbers(literals)
         computed |= _numbers(printed) - written
     computed |= wanted - written
-    return bool(wanted & computed) and wanted <= computed | _numbers(known)
+    telling = {number for number in _NUMBER.findall(result) if len(number) >= TELLING_DIGITS or "." in number}
+    return bool(wanted & computed) and wanted <= computed | _numbers(known) | telling
 
 
 def _numbers(text: str) -> set[str]:

@@ -36,6 +36,8 @@ EDITORS = [
     ".devcontainer/devcontainer.json",
     ".theia/tasks.json",
     ".externalToolBuilders/x.launch",
+    *("rust-analyzer.toml", ".rust-analyzer.toml", "sub/.bsp/x.json", ".neoconf.json", ".nlsp-settings/x.json"),
+    *("pylintrc.toml", ".pylintrc.toml", "_vimrc"),
 ]
 ASSISTANTS = [
     *(".aider.conf.yml", ".roo/mcp.json", ".kiro/settings/mcp.json", "opencode.json", "mcp.json", "sub/.mcp.json"),

@@ -74,7 +74,8 @@ const STARTS_PROGRAMS = [
   ...[".pi", ".qoder", ".serena", ".luarc.json*", ".ycm_extra_conf.py", ".kateproject*", "eslint.config.*", ".flake8"],
   ...["prettier.config.*", "stylelint.config.*", ".rubocop*", "lint-staged.config.*", ".cargo-husky", "hk.pkl"],
   ...["captainhook.json", "grumphp.yml*", ".codesandbox", ".replit", ".renviron", "renv/activate.r", "startup.m"],
-  ...[".erlang", ".perldb", ".julia", ".logout", "*profile.ps1"],
+  ...[".erlang", ".perldb", ".julia", ".logout", "*profile.ps1", "rust-analyzer.toml", ".rust-analyzer.toml", ".bsp"],
+  ...[".neoconf.json*", ".nlsp-settings", "pylintrc.toml", ".pylintrc.toml", "_vimrc", "_gvimrc"],
 ];
 const SHORT_NAME = /^[^.~]{1,8}~[0-9]+(\.[^.]{0,3})?$/; // `VSCODE~1` is `.vscode` to Windows
 const SKIPPED = [

@@ -67,7 +67,8 @@ STARTS_PROGRAMS = (
     *(".qoder", ".serena", ".luarc.json*", ".ycm_extra_conf.py", ".kateproject*", "eslint.config.*", ".flake8"),
     *("prettier.config.*", "stylelint.config.*", ".rubocop*", "lint-staged.config.*", ".cargo-husky", "hk.pkl"),
     *("captainhook.json", "grumphp.yml*", ".codesandbox", ".replit", ".renviron", "renv/activate.r", "startup.m"),
-    *(".erlang", ".perldb", ".julia", ".logout", "*profile.ps1"),
+    *(".erlang", ".perldb", ".julia", ".logout", "*profile.ps1", "rust-analyzer.toml", ".rust-analyzer.toml", ".bsp"),
+    *(".neoconf.json*", ".nlsp-settings", "pylintrc.toml", ".pylintrc.toml", "_vimrc", "_gvimrc"),
 )  # editors, shells, assistants, package managers and git start what these hold or name, without asking again
 SHORT_NAME = re.compile(r"[^.~]{1,8}~[0-9]+(\.[^.]{0,3})?")  # `VSCODE~1` is `.vscode` to Windows
 SKIPPED = (

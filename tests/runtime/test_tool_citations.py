@@ -363,6 +363,22 @@ def test_what_code_counted_in_a_result_is_proved_by_its_call(look: str, final: s
     assert answer.record.runtime_ref.usage.llm_subcalls == 0
 
 
+def test_a_number_that_code_has_not_computed_is_named_and_printing_it_suffices() -> None:
+    told: list[str] = []
+    counts = counting("rows[0]", "f'{len(failed)} of 300 orders are unpaid [REF]'")
+
+    def reply(request: ModelRequest) -> str:
+        told.append(request.messages[-1].content)
+        if len(told) == 3:
+            return code("print(len(rows))")
+        return counts(request) if len(told) < 3 else code("FINAL(held_final)")
+
+    answer = asked(reply, tools=[orders])
+
+    assert "Code has not computed 300: print it, and that suffices" in told[2]
+    assert answer.status is RunStatus.SUCCEEDED
+
+
 @pytest.mark.parametrize(
     ("look", "final"),
     [

@@ -71,8 +71,8 @@ class Coder:
         self._earlier = run.spec.played if session == ROOT else EarlierRuns()
         self.printed = host.citations.shown
         self.code: list[str] = []
-        self.outputs: list[str] = []
-        """What each block of `code` printed."""
+        self.outputs: list[str | None] = []
+        """What each block of `code` printed; None for one that finished."""
         self._rebuilding: tuple[Recording, Block] | None = None
         self._calls = 0
         self._refused = 0
@@ -129,7 +129,7 @@ class Coder:
         result = box.execute(code, wall_s=wall_s) if again is None else _run_again(box, code, wall_s, again)
         self._note_interception(code, result, turn, number)
         self.printed.append(result.stdout)  # whole: citations are proved by it
-        self.outputs.append(result.stdout)
+        self.outputs.append(result.stdout if result.final is None else None)
         ran = self._ran(result, turn, number, self.run.clock.now() - started)
         fault = result.fault
         # Without the values of keys, if that is all that differs; a replay in which the code fails otherwise shows that.

@@ -34,7 +34,7 @@ from sonde.errors import (
 from sonde.runs.recording import NOTHING, Diverged
 from sonde.runtime.engine import LATE, Conclusion, Gate, Gathered, Problem, Prover
 from sonde.runtime.feedback import CONFIRM, table_was_shown, was_shown
-from sonde.runtime.occurrence import counted, is_computed, is_counted, literals_of
+from sonde.runtime.occurrence import counted, is_computed, literals_of, uncounted
 
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
@@ -80,9 +80,10 @@ def conclude(session: Session, value: Any, *, asks: bool = False) -> Conclusion:
     """
     conclusion, doubt, refuted = _judged(session, value, {}), "", None
     unseen: dict[str, str] = {}
+    missing: dict[str, list[str]] = {}
     denied: dict[str, Refuted] = {}
     if session.confirms and not _is_result(session, value):
-        unseen, unchecked = _unseen(session, conclusion)
+        unseen, missing, unchecked = _unseen(session, conclusion)
         denied = dict.fromkeys(unchecked, LATE)
     if unseen and asks and not any(problem.mendable for problem in conclusion.problems):
         session.memory.draft = value
@@ -93,6 +94,11 @@ def conclude(session: Session, value: Any, *, asks: bool = False) -> Conclusion:
         told = [
             f"{place} was not shown to you yet. It reads: {clip(text, UNSEEN_CHARS)}" for place, text in unseen.items()
         ]
+        for at, place in enumerate(unseen):
+            if place in missing:
+                told[at] += (
+                    f"\nCode has not computed {', '.join(missing[place][:COUNTED])}: print it, and that suffices"
+                )
         session.coder.printed += told
         how = "\nTo uphold it, print these lines and read them, then finish" if refuted is not None else ""
         told[-1] = f"{told[-1]}\n{doubt}{how}".strip()
@@ -159,16 +165,17 @@ def _is_result(session: Session, value: Any) -> bool:
     return any(hash_value(each) in results for each in written)
 
 
-def _unseen(session: Session, conclusion: Conclusion) -> tuple[dict[str, str], list[str]]:
-    """Cited text that no prompt and no output had shown before the turn in which the model finishes, by its place; and the places for
-    which there was no time.
+def _unseen(session: Session, conclusion: Conclusion) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
+    """Cited text that no prompt and no output had shown before the turn in which the model finishes, by its place; the numbers that
+    code would have to compute to prove it all the same; and the places for which there was no time.
     """
     prover, log = gathered(session).prover, session.shared.log
     found: dict[str, str] = {}
+    missing: dict[str, list[str]] = {}
     outputs: dict[int, str] = {}
     for number, citation in enumerate(conclusion.citations):
         if prover.late():
-            return found, [each.place for each in conclusion.citations[number:]]
+            return found, missing, [each.place for each in conclusion.citations[number:]]
         since = session.memory.refuted.get(citation.place, 0)
         if since not in outputs:
             outputs[since] = "\n".join(session.coder.printed[since : session.memory.shown])
@@ -189,26 +196,26 @@ def _unseen(session: Session, conclusion: Conclusion) -> tuple[dict[str, str], l
             text = "" if event is None else pointer.cut(shown_text(event.result)) or ""
             if event is not None and (repr(event.result) in printed or table_was_shown(event.result, printed)):
                 continue
-            if (
-                not since
-                and text
-                and not instructions_in(text)
-                and _is_counted(session, conclusion.text, citation, text)
-            ):
-                continue
+            if not since and text and not instructions_in(text):
+                lacking = _uncounted(session, conclusion.text, citation, text)
+                if lacking == []:
+                    continue
+                missing |= {citation.place: lacking} if lacking else {}
         if (since or not seen) and not was_shown(text, printed):
             found[citation.place] = text
-    return found, []
+    return found, missing, []
 
 
-def _is_counted(session: Session, answer: str, citation: Citation, result: str) -> bool:
-    """Whether code counted what an answer says of a call's result, which its author saw in part at most, like a table of SQL."""
+def _uncounted(session: Session, answer: str, citation: Citation, result: str) -> list[str] | None:
+    """Which numbers code did not count of those that an answer says of a call's result, which its author saw in part at most, like a
+    table of SQL; None if it is no count.
+    """
     if not session.memory.coded or session.shared.format < COUNTED_SINCE:
-        return False
+        return None
     blocks = zip(
         session.coder.code, session.coder.outputs, strict=False
-    )  # the block that finishes may have printed nothing
-    return is_counted(answer, blocks, f"{session.objective}\n{citation.place}", result)
+    )  # a block that broke the run off has no output
+    return uncounted(answer, blocks, f"{session.objective}\n{citation.place}", result)
 
 
 def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> tuple[str, str | None]:

@@ -106,26 +106,33 @@ def counted(text: str, literals: str, lines: str) -> list[str]:
     return [number for number in numbers if number not in known]
 
 
-def is_counted(text: str, blocks: Iterable[tuple[str, str]], known: str, result: str) -> bool:
-    """Whether code computed a number of a text, and all its other numbers are known, or are in the result and long enough to mean
-    something there. `blocks` are the code and what each block printed: code computed what it printed and had not written out before,
-    and what is in the text but in no literal. A text that denies or affirms something says more than its numbers.
+def uncounted(text: str, blocks: Iterable[tuple[str, str | None]], known: str, result: str) -> list[str] | None:
+    """The numbers of a text that code did not compute, and that are neither known nor in the result and long enough to mean something
+    there; None if the text is no count: it has no number, none of code, or denies or affirms something.
+
+    `blocks` are the code and what each block printed, None where it finished: code computed what it printed and had not written out
+    before, other than in a final value, and what is in the text but in no literal.
     """
     said = _REF.sub(" ", text)
     wanted = {number.replace(",", "") for number in _NUMBER.findall(said)}
     if not wanted or _VERDICT.search(said.lower()):
-        return False
+        return None
     written: set[str] = set()
+    finished: set[str] = set()
     computed: set[str] = set()
     for code, printed in blocks:
         literals = literals_of([code])
         if literals is None:
-            return False
-        written |= _numbers(literals)
-        computed |= _numbers(printed) - written
-    computed |= wanted - written
+            return None
+        numbers = _numbers("\n".join(line for line in literals.split("\n") if line not in ("0", "1")))  # as in rows[0]
+        if printed is None:
+            finished |= numbers
+        else:
+            written |= numbers
+            computed |= _numbers(printed) - written
+    computed |= wanted - written - finished
     telling = {number for number in _NUMBER.findall(result) if len(number) >= TELLING_DIGITS or "." in number}
-    return bool(wanted & computed) and wanted <= computed | _numbers(known) | telling
+    return sorted(wanted - computed - _numbers(known) - telling) if wanted & computed else None
 
 
 def _numbers(text: str) -> set[str]:

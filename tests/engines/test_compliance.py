@@ -181,14 +181,18 @@ def test_sub_calls_judge_one_control_each_and_speak_where_the_root_is_silent(cal
     ]
 
 
-def test_a_control_that_needs_judgement_is_decided_by_a_model_with_evidence_and_by_nobody_else(calm: Path) -> None:
-    bare = sonde.comply(TRACE, calm, **options(model(LOOK, *[submit(verdict(INSTRUCTION, "pass"))] * 3)))
-    proved = sonde.comply(TRACE, calm, **options(model(LOOK, submit(verdict(INSTRUCTION, "pass", f"[{SPAN}]")))))
+@pytest.mark.parametrize("wanted", ["pass", "not_applicable"])
+def test_a_control_that_needs_judgement_is_decided_by_a_model_with_evidence_and_by_nobody_else(
+    calm: Path, wanted: str
+) -> None:
+    bare = sonde.comply(TRACE, calm, **options(model(LOOK, *[submit(verdict(INSTRUCTION, wanted))] * 3)))
+    proved = sonde.comply(TRACE, calm, **options(model(LOOK, submit(verdict(INSTRUCTION, wanted, f"[{SPAN}]")))))
 
     assert judged(bare)[INSTRUCTION]["pass_fail"] == "insufficient_evidence"
-    assert any("the model said pass and named no evidence that holds" in gap for gap in bare.gaps)
+    assert any(f"the model said {wanted} and named no evidence that holds" in gap for gap in bare.gaps)
+    assert bare.report is not None and bare.report["overall_verdict"] == "needs_review"
     finding = judged(proved)[INSTRUCTION]
-    assert (finding["pass_fail"], finding["annotator_kind"]) == ("pass", "LLM")
+    assert (finding["pass_fail"], finding["annotator_kind"]) == (wanted, "LLM")
     assert judged(proved)[SCHEMA]["annotator_kind"] == "CODE", "the rule's verdict stays the rule's in a model's run"
 
 

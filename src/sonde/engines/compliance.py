@@ -224,7 +224,7 @@ class Judgement:
                     "remediation": str(row["remediation_template"]),
                 }
             )
-        if not own and (undecided or wanted == "fail") and wanted not in (ruled.pass_fail, "not_applicable"):
+        if not own and (undecided or wanted == "fail") and wanted != ruled.pass_fail:
             told = f"{name}: a {wanted} needs evidence_refs that a tool returned"
             self.wrong("evidence", f"{name}: the model said {wanted} and named no evidence that holds", told)
             return ruled

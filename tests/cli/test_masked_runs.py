@@ -259,6 +259,22 @@ def test_a_run_that_was_not_masked_is_not_continued_masked(data: Path) -> None:
         asked(data, [FINISH], continue_from=folder_of(first))
 
 
+@pytest.mark.parametrize(
+    "patterns", [{"order": "O-[0-9]+"}, {"customer": "[A-Z]-[0-9]+"}, {**PATTERNS, "order": "O-1"}]
+)
+def test_a_masked_run_is_not_continued_with_a_pattern_that_it_did_not_have(
+    data: Path, patterns: dict[str, str]
+) -> None:
+    first, _ = asked(data, [LOOK, FINISH])
+    model = ScriptedModel([FINISH])
+
+    with pytest.raises(ConfigError, match="was masked without the pattern"):
+        asked(data, model, continue_from=folder_of(first), mask_patterns=patterns)
+    assert model.requests == []
+    asked(data, model, continue_from=folder_of(first), mask_patterns=PATTERNS)
+    assert leaks(sent(model.requests)) == []
+
+
 def test_without_the_values_a_masked_run_can_only_be_looked_at(data: Path, home: Path, tmp_path: Path) -> None:
     answer, _ = asked(data, [LOOK, FINISH])
     exported = export_run(RunDir(folder_of(answer)), tmp_path / "shared.tar.gz")

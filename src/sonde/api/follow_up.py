@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sonde.api.consent import ANYWHERE, is_made_here, readable_places, seal_key
+from sonde.api.consent import ANYWHERE, is_made_here, readable_places
 from sonde.api.recorded_run import Recorded, changed_sources, check_recipe, open_run, recorded_mask, unmasked
 from sonde.api.settings import BY_DEFAULT, Settings
 from sonde.api.sources import reopened
@@ -115,7 +115,9 @@ def _with_history(spec: RunSpec, recorded: Recorded, beside: Sequence[Path], *, 
 def continued_mask(
     run: str | Path | None, mask: Mask | None, settings: Settings, runs_dir: str | Path | None = None
 ) -> Mask | Literal[False]:
-    """What hides people's data in a run that may continue another: the same placeholders as there, and the patterns of both."""
+    """What hides people's data in a run that may continue another: the placeholders and the patterns of that one. ConfigError for
+    a pattern that it did not have: its history and its variables hold what the pattern should hide.
+    """
     if run is None:
         return mask or False
     recorded = open_run(settings.find_run(run, runs_dir))
@@ -126,10 +128,13 @@ def continued_mask(
         )
     if earlier is None:
         return False
-    from sonde.core.mask import Mask  # noqa: PLC0415  # loaded only for those who mask
-
-    patterns = {**earlier.patterns, **(mask.patterns if mask else {})}
-    return Mask(patterns, earlier.pairs(), seal_key(settings.environ))
+    for name, pattern in (mask.patterns if mask is not None else {}).items():
+        if earlier.patterns.get(name) != pattern:
+            raise ConfigError(
+                f"run {recorded.run_dir.run_id} was masked without the pattern {name}={pattern}, so its history and its variables may "
+                "hold what it hides; ask anew, or continue without this pattern"
+            )
+    return earlier
 
 
 def with_earlier_models(settings: Settings, run: str | Path) -> Settings:

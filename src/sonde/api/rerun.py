@@ -182,9 +182,7 @@ def _same_mask(recorded: Recorded, settings: Settings) -> Mask | None:
     """The mask that the run began with; ConfigError if it has none and the user's settings want one."""
     mask = recorded_mask(recorded, settings)
     if mask is not None and settings.sources.get("mask_patterns") == KEYS["mask_patterns"].option:
-        raise ConfigError(
-            "a masked run goes on with the patterns it began with; leave out --mask-pattern, or ask on with --continue"
-        )
+        raise ConfigError("a masked run goes on with the patterns it began with; leave out --mask-pattern, or ask anew")
     if mask is None and (settings.mask or settings.mask_patterns):
         raise ConfigError(
             f"run {recorded.run_dir.run_id} was not masked, and your settings say mask = true; start it anew, or set SONDE_MASK=false"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from sonde.contexts.traces.attributes import (
 )
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.index import decode_body, encode_body, words_of
 from sonde.contexts.traces.prefilter import prefilter
 from sonde.contexts.traces.shape import Tree
-from sonde.contexts.traces.span import SpanSummary
+from sonde.contexts.traces.span import Micros, SpanSummary, build_span
+from sonde.contexts.traces.views import chunks_of
 from sonde.tools import ToolRegistry
 
 
@@ -207,6 +210,36 @@ def test_numbers_that_are_no_json_numbers_are_kept_as_text(tmp_path: Path) -> No
 
     assert store.span("0000000000000001").attributes["a"] == "nan"
     assert len(store.span("0000000000000001").hash()) == 64
+
+
+def test_half_a_surrogate_pair_in_a_json_text_is_replaced_and_hides_no_other_span(tmp_path: Path) -> None:
+    half = r'{"said": "hi \ud83d", "\uDFFF": [{"\ud802": ["\ud803"]}], "whole": "\ud83d\ude00"}'
+    said = r'[{"role": "user", "parts": [{"type": "text", "content": "hi \ud83d"}]}]'
+    called = r'[{"role": "\ud800", "parts": [{"type": "tool_call", "name": "\ud800", "arguments": {"\ud800": 1}}]}]'
+    rows = [
+        raw_span(1),
+        raw_span(2, attributes={"metadata": half, "tool.parameters": half}),
+        raw_span(3, attributes={"gen_ai.input.messages": said, "gen_ai.output.messages": called}),
+        raw_span(4, span_kind="RETRIEVER", attributes={"retrieval.documents": r'[{"content": "\ud800 x"}]'}),
+    ]
+
+    store = store_of(tmp_path, rows)
+    spans = list(store.spans(TRACE))
+
+    assert len(spans) == 4
+    assert spans[1].attributes["metadata.said"] == "hi \ufffd"
+    assert spans[1].attributes["tool.parameters.whole"] == "\U0001f600"
+    assert spans[2].attributes["llm.input_messages.0.message.content"] == "hi \ufffd"
+    assert [chunk.row["content"] for chunk in chunks_of(spans[3])] == ["\ufffd x"]
+
+
+def test_a_span_with_half_a_surrogate_pair_is_still_written() -> None:
+    broken = replace(
+        build_span(trace_id=TRACE, span_id="ab" * 8, start=Micros(1)), attributes={"a": "\ud83d", "b": ["\ud83d"]}
+    )
+
+    assert decode_body(encode_body(broken))[0] == {"a": "\ufffd", "b": ["\ufffd"]}
+    assert words_of(broken)[0].encode()
 
 
 def test_instructions_inside_a_trace_change_nothing_but_the_text(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ JSON_TEXT = ("document.metadata", "llm.prompt_template.variables", "metadata", "
 TOKEN_COUNTS = "llm.token_count."
 _INDEX = re.compile(r"\.\d+\.")
 _ODD_KEY = re.compile(r"\s|\.\.|^\.|\.$|(?:^|\.)0\d")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _SCALARS = (str, int, bool)
 _LARGEST = 2**63 - 1
 
@@ -152,20 +151,6 @@ def canonical_attributes(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
                 at = key.index(".", begin)
         renumbered["".join([*pieces, key[at:]])] = value
     return renumbered, flat.gaps
-
-
-def scrubbed(value: Any) -> Any:
-    """The value with lone surrogates replaced: they are no Unicode text and cannot be hashed or stored."""
-    match value:
-        case str():
-            return _SURROGATE.sub("�", value)
-        case dict():
-            items = cast("dict[Any, Any]", value).items()
-            return {scrubbed(str(key)): scrubbed(item) for key, item in items}
-        case list():
-            return [scrubbed(item) for item in cast("list[Any]", value)]
-        case _:
-            return value
 
 
 class _KnownKey(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -64,6 +65,8 @@ _TOOL = {
     "tool.id": "gen_ai.tool.call.id",
 }
 _MESSAGES = ("llm.input_messages.", "llm.output_messages.")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def openinference_of(table: Mapping[str, Any]) -> Table:
@@ -209,16 +212,29 @@ def mappings(value: Any) -> list[Table]:
 
 def maybe_json(value: Any) -> Any:
     """The value of a JSON text; the same object if it is none, or holds so many values that they would fill the memory."""
-    try:
-        if (
-            isinstance(value, str)
-            and len(value) > MAX_TEXT_ITEMS
-            and has_too_many_items(value.encode("utf-8", "replace"), MAX_TEXT_ITEMS)
-        ):
-            return value
-        return json.loads(value)
-    except (TypeError, ValueError, RecursionError):
+    if not isinstance(value, str):
         return value
+    try:
+        if len(value) > MAX_TEXT_ITEMS and has_too_many_items(value.encode("utf-8", "replace"), MAX_TEXT_ITEMS):
+            return value
+        parsed = json.loads(value)
+        return scrubbed(parsed) if _ESCAPED_SURROGATE.search(value) else parsed
+    except (ValueError, RecursionError):
+        return value
+
+
+def scrubbed(value: Any) -> Any:
+    """The value with lone surrogates replaced: they are no Unicode text and cannot be hashed or stored."""
+    match value:
+        case str():
+            return _SURROGATE.sub("�", value)
+        case dict():
+            items = cast("dict[Any, Any]", value).items()
+            return {scrubbed(str(key)): scrubbed(item) for key, item in items}
+        case list() | tuple():
+            return [scrubbed(item) for item in cast("list[Any]", value)]
+        case _:
+            return value
 
 
 def _strings(value: Any) -> list[str]:

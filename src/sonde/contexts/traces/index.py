@@ -20,6 +20,7 @@ from typing import Any, Self, cast
 
 import msgspec
 
+from sonde.contexts.traces.genai import scrubbed
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.span import Span, SpanEvent, SpanSummary
 from sonde.core.canonical import hash_value
@@ -262,7 +263,11 @@ def summary_of(row: tuple[Any, ...]) -> SpanSummary:
 def encode_body(span: Span) -> bytes:
     """Attributes, events and the resource as the index keeps them."""
     events = [(event.name, event.time_us, event.attributes) for event in span.events]
-    return msgspec.msgpack.encode((span.attributes, events, span.resource))
+    body = (span.attributes, events, span.resource)
+    try:
+        return msgspec.msgpack.encode(body)
+    except UnicodeEncodeError:
+        return msgspec.msgpack.encode(scrubbed(body))
 
 
 def decode_body(body: bytes) -> tuple[dict[str, Any], tuple[SpanEvent, ...], dict[str, str]]:
@@ -283,7 +288,8 @@ def words_of(span: Span) -> tuple[str, bool]:
     texts = [value if type(value) is str else str(value) for value in values if type(value) in (str, list)]
     deep = any(len(text) > WORDS_PER_VALUE for text in texts)
     text = "\n".join([span.summary.name, *(text[:WORDS_PER_VALUE] for text in texts)])
-    return text[:WORDS_PER_SPAN], deep or len(text) > WORDS_PER_SPAN
+    shown = text[:WORDS_PER_SPAN]
+    return shown if shown.isascii() else scrubbed(shown), deep or len(text) > WORDS_PER_SPAN
 
 
 def is_store(header: bytes) -> bool:

@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, cast
 
-from sonde.contexts.traces.attributes import KIND_KEY, MAX_NAMES_CHARS, canonical_attributes, scrubbed
+from sonde.contexts.traces.attributes import KIND_KEY, MAX_NAMES_CHARS, canonical_attributes
+from sonde.contexts.traces.genai import scrubbed
 from sonde.core.canonical import canonical_json, sha256_text
 
 KINDS = frozenset(

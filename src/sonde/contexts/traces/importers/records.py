@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from sonde.contexts.traces.attributes import scrubbed
+from sonde.contexts.traces.genai import scrubbed
 from sonde.core.canonical import MAX_JSON_ITEMS, has_too_many_items
 
 MAX_LINE_BYTES = 128 * 1024 * 1024

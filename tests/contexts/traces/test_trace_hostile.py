@@ -212,6 +212,31 @@ def test_numbers_that_are_no_json_numbers_are_kept_as_text(tmp_path: Path) -> No
     assert len(store.span("0000000000000001").hash()) == 64
 
 
+@pytest.mark.parametrize("score", ["NaN", "-Infinity", "1e999", "1" + "0" * 400, "9" * 5000])
+def test_numbers_in_a_json_text_that_no_number_can_hold_are_kept_as_text(tmp_path: Path, score: str) -> None:
+    documents = (
+        f'[{{"content": "x", "score": {score}, "metadata": {{"a": [{score}]}}}}, {{"content": "y", "score": 0.5}}]'
+    )
+    tables: list[Json] = [
+        {"retrieval.documents": documents},
+        {"gen_ai.operation.name": "retrieval", "gen_ai.retrieval.documents": documents},
+        {"metadata": score, "tool.parameters": f'{{"c": [{score}, [{score}]]}}'},
+        {"gen_ai.usage.input_tokens": score, "gen_ai.usage.output_tokens": "9" * 4300},
+        {"gen_ai.usage.input_tokens": "9" * 4300, "gen_ai.usage.output_tokens": "9" * 4300},
+    ]
+    rows = [raw_span(at, span_kind="RETRIEVER", attributes=table) for at, table in enumerate(tables, 1)]
+
+    spans = list(store_of(tmp_path, rows).spans(TRACE))
+    chunks = [chunk.row for span in spans for chunk in chunks_of(span)]
+
+    assert len(spans) == 5
+    assert [type(chunk["score"]) for chunk in chunks] == [str, float] * 2
+    assert isinstance(spans[2].attributes["metadata"], str)
+    assert prefilter(
+        TRACE, [span.summary for span in spans], {span.summary.span_id: span for span in spans}.__getitem__
+    )
+
+
 def test_half_a_surrogate_pair_in_a_json_text_is_replaced_and_hides_no_other_span(tmp_path: Path) -> None:
     half = r'{"said": "hi \ud83d", "\uDFFF": [{"\ud802": ["\ud803"]}], "whole": "\ud83d\ude00"}'
     said = r'[{"role": "user", "parts": [{"type": "text", "content": "hi \ud83d"}]}]'

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from sonde.contexts.traces.genai import maybe_json, openinference_of
+from sonde.contexts.traces.genai import LARGEST, maybe_json, openinference_of
 
 MAX_VALUE_CHARS = 8 * 1024 * 1024
 MAX_ATTRIBUTES = 20_000
@@ -32,7 +32,6 @@ TOKEN_COUNTS = "llm.token_count."
 _INDEX = re.compile(r"\.\d+\.")
 _ODD_KEY = re.compile(r"\s|\.\.|^\.|\.$|(?:^|\.)0\d")
 _SCALARS = (str, int, bool)
-_LARGEST = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -55,7 +54,7 @@ class _Flat:
             case str():
                 if key.endswith(JSON_TEXT) and value and not value.isspace() and len(value) <= MAX_VALUE_CHARS:
                     parsed = maybe_json(value)
-                    if parsed is not value:
+                    if parsed != value:
                         self.add(key, parsed, depth + 1)
                         return
                 if len(value) > MAX_VALUE_CHARS:
@@ -189,7 +188,7 @@ def _count(value: Any) -> Any:
 
 
 def _scalar(value: Any) -> Any:
-    if isinstance(value, int) and abs(value) > _LARGEST:
+    if isinstance(value, int) and abs(value) > LARGEST:
         return str(value)  # more than 64 bits: neither the index nor OTLP holds it
     if isinstance(value, _SCALARS):
         return value

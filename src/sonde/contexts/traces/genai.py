@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, cast
@@ -16,6 +17,7 @@ from sonde.core.canonical import has_too_many_items
 
 Table = dict[str, Any]
 MAX_TEXT_ITEMS = 200_000  # values in a JSON text
+LARGEST = 2**63 - 1  # of a whole number: neither the index nor OTLP holds more
 _OPERATIONS = {
     "chat": "LLM",
     "text_completion": "LLM",
@@ -153,7 +155,9 @@ def _request(table: Mapping[str, Any], prefix: str) -> Table:
         value = table.get(f"gen_ai.usage.{theirs}")
         if not isinstance(value, bool):
             with contextlib.suppress(TypeError, ValueError):
-                counts[ours] = int(cast("Any", value))
+                count = int(cast("Any", value))
+                if abs(count) <= LARGEST:
+                    counts[ours] = count
     meant |= {f"llm.token_count.{key}": count for key, count in counts.items()}
     if "prompt" in counts and "completion" in counts:
         meant["llm.token_count.total"] = counts["prompt"] + counts["completion"]
@@ -211,16 +215,30 @@ def mappings(value: Any) -> list[Table]:
 
 
 def maybe_json(value: Any) -> Any:
-    """The value of a JSON text; the same object if it is none, or holds so many values that they would fill the memory."""
+    """The value of a JSON text; the same object if it is none, or holds so many values that they would fill the memory. Numbers that are
+    not finite or have more than 64 bits stay texts.
+    """
     if not isinstance(value, str):
         return value
     try:
         if len(value) > MAX_TEXT_ITEMS and has_too_many_items(value.encode("utf-8", "replace"), MAX_TEXT_ITEMS):
             return value
-        parsed = json.loads(value)
+        parsed = _JSON.decode(value)
         return scrubbed(parsed) if _ESCAPED_SURROGATE.search(value) else parsed
     except (ValueError, RecursionError):
         return value
+
+
+def _whole(digits: str) -> int | str:
+    return number if len(digits) <= 20 and abs(number := int(digits)) <= LARGEST else digits
+
+
+def _number(digits: str) -> float | str:
+    number = float(digits)
+    return number if math.isfinite(number) else repr(number)
+
+
+_JSON = json.JSONDecoder(parse_int=_whole, parse_float=_number, parse_constant=_number)
 
 
 def scrubbed(value: Any) -> Any:

@@ -47,12 +47,14 @@ _ALWAYS = re.compile(
     r"""(?xs)
       \.env(?:rc)? | \.env\.(?!example$|sample$|template$|dist$).* | .*\.env          # environments with values in them
     | .*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|ppk|gpg|asc)                            # keys and key stores
-    | id_(?:rsa|dsa|ecdsa|ed25519)(?!.*\.pub$).*                                       # private ssh keys
-    | g?shadow-? | [._]netrc | \.pgpass | \.htpasswd | \.npmrc | \.pypirc | \.git-credentials | \.dockercfg
-    | .*\.tfstate | .*\.tfvars | .*\.tfvars\.json | service-account.*\.json            # what clouds are opened with
+    | id_(?:rsa|dsa|ecdsa|ed25519)(?!.*\.pub$).* | ssh_host_.*_key                      # private ssh keys
+    | g?shadow-? | [._]netrc | \.pgpass | pgpass\.conf | \.?htpasswd | \.my(?:login)?\.cnf | \.npmrc | \.pypirc
+    | \.git-credentials | \.dockercfg | \.dockerconfigjson | \.?vault[_-]pass(?:\.txt)?
+    | .*\.tfstate | .*\.tfvars | .*\.tfvars\.json | service[_-]account.*\.json         # what clouds are opened with
+    | \.s3cfg | \.boto | \.databrickscfg | rclone\.conf
     """
 )
-_UNLESS_PROSE = re.compile(r"(?s)(?:.*[._-])?(?:credentials?|secrets?|tokens?|passwords?)(?:[._-].*)?")
+_UNLESS_PROSE = re.compile(r"(?s)(?:.*[._-])?(?:credentials?|secrets?|tokens?|passwords?|kubeconfig)(?:[._-].*)?")
 _PROSE = re.compile(
     r"(?s).*\.(?:py|pyi|js|jsx|mjs|ts|tsx|go|rs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|scala|sh|md|rst|html?|css|sql|proto|pub|log|csv)"
 )

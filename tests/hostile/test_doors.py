@@ -65,8 +65,30 @@ SPELLED = [
     *("terraform.tfvars", "prod.env.gz", "server.key.gz", ".netrc.gz", ".env~", "prod.env.bak", "server.key.old"),
     *("key.pem.bak", ".env ", "x/.ssh./k", "X/.SSH/k", ".Env.BAK.gz", ".server.key.swp", "#.env#", "a\n.env"),
     *(".en\u200bv", "id_rsa.orig", "service-account-1.json", "_netrc", "state.tfstate.backup", ".secrets/a", "w\\.env"),
+    *(
+        "service_account.json",
+        "kubeconfig",
+        "prod.kubeconfig",
+        "kubeconfig.yaml",
+        ".my.cnf",
+        ".s3cfg",
+        ".boto",
+        "rclone.conf",
+    ),
+    *(".databrickscfg", ".dockerconfigjson", "ssh_host_rsa_key", ".vault_pass", "htpasswd", "pgpass.conf"),
 ]
-FINE = [".env.example", ".env.example.gz", "id_rsa.pub.bak", "secrets.py~", "keys.txt", "environment.gz", "shadow.css"]
+FINE = [
+    ".env.example",
+    ".env.example.gz",
+    "id_rsa.pub.bak",
+    "secrets.py~",
+    "keys.txt",
+    "environment.gz",
+    "shadow.css",
+    "my.cnf",
+    "kubeconfig.go",
+    "ssh_host_rsa_key.pub",
+]
 
 
 def test_secrets_are_known_by_name_in_every_spelling_and_as_copies(victim: Victim) -> None:

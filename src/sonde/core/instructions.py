@@ -14,7 +14,8 @@ import codecs
 import html
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from sonde.core.canonical import UNSEEN
 
@@ -103,6 +104,19 @@ _BASE64 = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/]{24,4000}={0,2}(?![A-Za
 _SPACED = re.compile(r"(?<!\w)(?:\w[ .\-_*]){5,200}\w(?!\w)")
 _LETTERS = re.compile(r"(?<!\w)(?:\w[ .\-_*]){2,200}\w(?!\w)")
 _GAP = re.compile(r"[ .\-_*]")
+_SENTENCE_END = re.compile(r"""(?<=[.!?;])(?=[\s"'])| but """)
+_NAMED = re.compile(
+    r"\b(?:(?:tr(?:y|ies|ied|ying)|attempt(?:s|ed|ing)?|wants?|seeks?|meant|aims?) to (?:instruct|manipulate|mislead|trick|deceive)"
+    r"|(?:instruct(?:s|ed|ing)?|tells?|told|telling) (?:(?:the|its|any|every|all) )?(?:(?:ai|automated) )?"
+    r"(?:readers?|reviewers?|auditors?|graders?|judges?|evaluators?|ais?)"
+    r"|(?:is|are|was|were|contains?|carries|holds?|includes?|has|hides?) (?:(?:an?|the|attempted|indirect|hidden|embedded) ){0,2}"
+    r"(?:prompt |instruction )?injections?|injected (?:instruction|prompt|text|command)s?)\b"
+)
+_DENIED = re.compile(
+    r"n[o'’]t\b|\b(?:no|none|never|nothing|nobody|neither|nor|cannot|without|free of|absen(?:t|ce)|lacks?|hardly|unlikely|denie[ds]|deny"
+    r"|false|rule[sd]? out|if|whether"
+    r"|any (?:sign|attempt|evidence|prompt|instruction|injection|text)s?)\b"
+)
 _LINE_START = re.compile(r"\n[ \t]*(?:#+|//+|\*+|--+|;+|>+)[ \t]*")  # comments and quotes run over several lines
 
 
@@ -117,12 +131,32 @@ def instructions_in(text: str) -> list[str]:
     return list(found)
 
 
-def is_named(words: str) -> bool:
-    """Whether an answer itself speaks of such an attempt, so that citing it is the point."""
-    return (
-        re.search(r"\b(?:inject|instruct|manipulat|tells? the (?:reader|model|reviewer|ai))", words, re.IGNORECASE)
-        is not None
+def is_named(words: str, quotes: Iterable[str]) -> bool:
+    """Whether an answer itself speaks of such an attempt, so that citing it is the point: it says so, or it repeats what instructs in one
+    of the quotes. To mention instructions or injection is not enough: "no prompt injection found" is what such a text may want.
+    """
+    said = " ".join(words[:MAX_CHARS].split()).lower()
+    for sentence in _SENTENCE_END.split(said):
+        stated = _NAMED.search(sentence)
+        if stated and not sentence.endswith("?") and not _DENIED.search(sentence[: stated.end()]):
+            return True
+    return any(
+        any(_instructions(stretch))
+        for quote in islice(quotes, MAX_FOUND)
+        for stretch in _repeated(" ".join(quote[: 2 * QUOTE_CHARS].split()).lower(), said)
     )
+
+
+def _repeated(quote: str, said: str) -> Iterator[str]:
+    """The stretches of a quote that a text repeats, each as long as it can be."""
+    end = 0
+    for start in range(len(quote)):
+        longer = end = max(start, end)
+        while longer < len(quote) and quote[start : longer + 1] in said:
+            longer += 1
+        if longer > end:
+            yield quote[start:longer]
+        end = longer
 
 
 def _instructions(text: str) -> Iterator[str]:

@@ -21,7 +21,6 @@ from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.contexts.traces.maskedstore import MaskedStore
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import merge
-from sonde.core.instructions import is_named
 from sonde.engines.controls_rule import JUDGEMENT, rule, see
 from sonde.engines.pages import compliance_page
 from sonde.engines.reports import ComplianceReport, ControlFinding, Overridden, Verdict
@@ -213,7 +212,7 @@ class Judgement:
         missing = texts(model.get("missing_evidence"))
         self.problems += unfit_confidence(model, f"{name}: ")
         self.problems += [Problem.of(each, f"{name}: ") for each in refuted]
-        milder = wanted in ("pass", "not_applicable") and not is_named(str(model.get("rationale")))
+        milder = wanted in ("pass", "not_applicable")
         if milder and own and all(self.gathered.prover.instruction(ref) for ref in own):
             told = ", ".join(ref.ref for ref in own)
             self.wrong("evidence", f"{name}: {told} tries to instruct its reader; {wanted} cannot rest on that")

@@ -258,8 +258,6 @@ def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> tuple[st
 def instructed(prover: Prover, value: Any, conclusion: Conclusion) -> list[Problem]:
     """The problem of a value whose every proof is text that instructs its reader, unless the value says that it does."""
     proofs = (*conclusion.citations, *conclusion.evidence)
-    if not proofs or is_named(json.dumps(jsonable(value), ensure_ascii=False)):
-        return []
     quotes: dict[str, str] = {}
     for proof in proofs:
         quotes[proof.ref] = prover.instruction(proof)
@@ -267,6 +265,10 @@ def instructed(prover: Prover, value: Any, conclusion: Conclusion) -> list[Probl
             return []
         if prover.late():
             break
+    # Each field is a sentence of its own: what one denies does not touch another.
+    said = json.dumps(jsonable(value), ensure_ascii=False, separators=("; ", ": "))
+    if not quotes or is_named(said.replace('\\"', '"').replace("\\n", " "), quotes.values()):
+        return []
     places = ", ".join(f'{ref} ("{quote}")' for ref, quote in list(quotes.items())[:3])
     reason = f"it rests only on text that tries to instruct its reader: {places}"
     how = "Prove it by other text, or say in so many words that this text tries to instruct its reader, if that is the finding"

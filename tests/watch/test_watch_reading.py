@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from cli.cli_program import sonde
 from sonde.api.trace_source import Source
+from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.groups import AttributeTable, facts_of
 from sonde.contexts.traces.importers import Imported, read
+from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.store import TraceStore
 from sonde.errors import ConfigError
 from sonde.watch import loop
 from sonde.watch.intake import Intake, Retention
@@ -252,6 +257,52 @@ def test_more_traces_than_are_listed_at_once_are_read_window_by_window(
 
     assert post.traces_read() == 100
     assert post.issues()[1].count == 50
+
+
+def test_a_trace_that_nothing_can_read_is_told_and_ends_no_watch(post: Post) -> None:
+    @dataclass(slots=True)
+    class Faulty:
+        """A store whose traces raise what nobody thought of, one kind each."""
+
+        inner: TraceStore
+        faults: Iterator[Exception] = field(
+            default_factory=lambda: iter([ValueError("1"), OverflowError("2"), KeyError("3"), RecursionError("4")])
+        )
+
+        def spans(self, trace_id: str) -> Iterator[Span]:
+            fault = next(self.faults, None)
+            if fault is not None:
+                raise fault
+            return self.inner.spans(trace_id)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    append(post.traces, traffic(10, 60, [STOCK]))
+    post.clock.seconds = 200
+    with WatchState(post.folder, create=True) as state:
+        watch = post.watch(state)
+        watch.open_store = lambda: cast("TraceStore", Faulty(watch.place.open()))
+        turn = watch.turn()
+        again = watch.turn()
+
+    assert "4 traces could not be read" in turn.gaps
+    assert (turn.traces, again.traces, post.traces_read()) == (10, 0, 6)
+
+
+def test_token_counts_and_costs_beyond_all_measure_count_as_none(post: Post) -> None:
+    boundless = {"gen_ai.usage.input_tokens": 1.7e308, "gen_ai.usage.output_tokens": 1.7e308, "llm.cost.total": 1.7e308}
+    spans = trace(1, 0.0, STOCK)
+    for span in spans:
+        span["attributes"] |= boundless
+    spans[1]["attributes"] |= {"llm.token_count.total": 70, "llm.cost.total": 0.5}
+    append(post.traces, [spans])
+    post.look(200)
+    with FileStore(post.traces) as store:
+        facts = facts_of(f"{1:032x}", store.spans(f"{1:032x}"), AttributeTable())
+
+    assert post.traces_read() == 1
+    assert (facts.tokens, facts.cost) == (70, 0.5)
 
 
 def test_a_state_belongs_to_one_source(post: Post) -> None:

@@ -65,6 +65,8 @@ LONGEST_S = 6 * 3_600.0  # a trace that goes on for longer is read as it is
 PAGE = 500
 MOST_ROWS = 20_000  # of traces listed before the windows among them are read
 HELD_SPANS = 2_000
+# What a stranger's trace may raise that nobody thought of: it costs this trace, never the watch.
+UNREADABLE = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError)
 ATTEMPTS, UNANSWERED = 3, MOST_ATTEMPTS  # at an investigation that fails, and at one whose model does not answer
 LATER_S = 300.0  # until a run that waits for money is tried again
 REFUSED_S = 3_600.0  # until one is that could not be started, such as for a trace that is gone
@@ -501,25 +503,21 @@ class TraceWatch:
             first = prefilter(
                 row.trace_id, store.summaries(row.trace_id), lambda span_id: held.get(span_id) or store.span(span_id)
             )
-        except UnknownTrace:
-            return None
-        except ToolResponseInvalid:
-            self.state.remember("unreadable", self.state.number("unreadable") + 1)
-            return None
-        clean = (  # what the state, its readers and people see of it
-            replace(each, message=redact_text(each.message), form=redact_text(each.form)) for each in facts.failures
-        )
-        mended = {each.span_id: held.get(each.span_id) for each in facts.failures if each.mended}
-        return TraceLook(
-            row=row,
-            facts=replace(facts, failures=tuple(clean)),
-            label=first.verdict.label,
-            labels={
+            clean = tuple(  # what the state, its readers and people see of it
+                replace(each, message=redact_text(each.message), form=redact_text(each.form)) for each in facts.failures
+            )
+            mended = {each.span_id: held.get(each.span_id) for each in facts.failures if each.mended}
+            labels = {
                 name: sign_of_failure(span).label
                 for name, span in mended.items()
                 if span and span.summary.status == "ERROR"
-            },
-        )
+            }
+        except UnknownTrace:
+            return None
+        except (ToolResponseInvalid, *UNREADABLE):
+            self.state.remember("unreadable", self.state.number("unreadable") + 1)
+            return None
+        return TraceLook(row=row, facts=replace(facts, failures=clean), label=first.verdict.label, labels=labels)
 
     # --- investigating --------------------------------------------------------------------------------------------------------------
 

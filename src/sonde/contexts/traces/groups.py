@@ -29,6 +29,7 @@ MAX_COMPONENTS = 200
 MAX_KEYS = 300
 MAX_VALUES = 2_000
 MAX_PAIRS = 100
+MOST_STATED = 1e12  # tokens or dollars of one span; the sums of what is more could not be written
 MAX_GROUPS = 1_000
 VALUE_CHARS = 120
 FORM_CHARS = 300
@@ -285,7 +286,7 @@ def _usage(attributes: Mapping[str, Any]) -> tuple[int, float]:
 
     def number(*keys: str) -> float:
         found = (attributes.get(key) for key in keys)
-        return next((float(each) for each in found if isinstance(each, int | float) and each > 0), 0.0)
+        return next((float(each) for each in found if isinstance(each, int | float) and 0 < each <= MOST_STATED), 0.0)
 
     tokens = number("llm.token_count.total", "gen_ai.usage.total_tokens") or (
         number("llm.token_count.prompt", "gen_ai.usage.input_tokens")

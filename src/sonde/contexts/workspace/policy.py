@@ -25,7 +25,17 @@ from sonde.errors import ToolFault
 SECRETS = (
     *(".git", "git~*", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"),
     *(".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".npmrc", ".pypirc", ".git-credentials", ".htpasswd"),
-    *(".pgpass", ".dockercfg"),
+    *(".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", "htpasswd", ".vault_pass*", ".vault-pass*"),
+    *(
+        "ssh_host_*_key",
+        ".dockercfg",
+        ".dockerconfigjson",
+        "kubeconfig",
+        "*.kubeconfig",
+        "kubeconfig.y*ml",
+        "kubeconfig.json",
+    ),
+    *(".s3cfg", ".boto", ".databrickscfg", "rclone.conf", "service_account*.json"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.gpg", "*.asc"),
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
     *("credentials", "credentials.*", "*.credentials", "secrets", "secrets.*", "secret.*", "*.secret"),

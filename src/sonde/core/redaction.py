@@ -46,9 +46,11 @@ _LEFT = r"(?<![A-Za-z0-9])"
 _OWN_LEFT = r"(?:(?<![A-Za-z0-9_])|(?<=_)(?=[A-Za-z_-]{0,40}[0-9]))"
 """The same for those that look like names in code: behind `_` they need a digit, which `test_npm_install_works` has not."""
 
-_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:(-----END [A-Z ]*PRIVATE KEY-----)|\Z)")
+_KEY_KIND = r"[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)? ?----"
+_PRIVATE_KEY = re.compile(rf"-?---- ?BEGIN {_KEY_KIND}[\s\S]*?(?:(---- ?END {_KEY_KIND}-?)|\Z)")
+"""Of OpenSSL and OpenSSH, of OpenPGP (`… BLOCK-----`), and of SSH2 (`---- BEGIN …`)."""
 _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
-    (["-----BEGIN"], _PRIVATE_KEY),
+    (["----BEGIN", "---- BEGIN"], _PRIVATE_KEY),
     (["sk-", "pk-", "rk-"], re.compile(rf"{_LEFT}(?:sk|pk|rk)-[A-Za-z0-9_-]{{16,}}")),
     (
         ["_live_", "_test_", "whsec_"],
@@ -114,7 +116,10 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
     (["earer "], re.compile(r"(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{12,}")),
     (["BEARER "], re.compile(r"(?<=BEARER )[A-Za-z0-9._~+/=-]{12,}")),
     (["asic "], re.compile(r"(?<=[Bb]asic )(?=[A-Za-z+/]{0,500}[0-9=])[A-Za-z0-9+/]{8,}={0,2}")),
-    (["://"], re.compile(r"(?<=://)[^\s/:@'\"]{0,100}:[^\s/@'\"]{1,200}(?=@)")),
+    (  # a password may hold @ and /; a port before a path is none, nor is [::1]
+        ["://"],
+        re.compile(r"(?<=://)(?!\[[0-9A-Fa-f:.]{2,45}\])[^\s/:@'\"]{0,100}:(?![0-9]{1,5}/)[^\s'\"]{1,200}(?=@)"),
+    ),
     (["sig=", "ignature="], re.compile(r"(?<=[?&]sig=)[\w%+/=-]{16,}|(?<=-Signature=)[0-9a-f]{32,}")),
 ]
 """What is removed wherever it is, and texts without which it cannot be there: looking for those is much quicker."""

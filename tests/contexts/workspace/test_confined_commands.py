@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import venv
@@ -155,6 +156,69 @@ def test_git_works(root: Path, home: Path) -> None:
     assert "+two" in run(root, home, "git diff").stdout
     (root / "sub").mkdir()
     assert "a.txt" in run(root / "sub", home, "git status --short").stdout  # the history lies above the workspace
+
+
+TOKENS = """[user]
+	name = "Jo \\"x\\" \\\\ Doe"
+	email = jo@example.org
+[url "https://oauth2:the-secret-word@example.org/"]
+	insteadOf = https://example.org/
+[http "https://example.org/"]
+	extraheader = Authorization: the-secret-word
+[filter "mine"]
+	clean = sed s/the-secret-word//
+"""
+
+
+def test_a_command_has_the_users_name_for_git_and_no_token_of_their_settings(root: Path, home: Path) -> None:
+    for name in (
+        ".config/git/config",
+        ".cargo/config.toml",
+        ".nvm/versions/node/v1/etc/npmrc",
+        ".pyenv/versions/3/pip.conf",
+    ):
+        (home / name).parent.mkdir(parents=True)
+        (home / name).write_text("[core]\n\tabbrev = 12\n# the-secret-word\n")
+    (home / ".gitconfig").write_text(TOKENS)
+    attack = (
+        f"git init -q . && git commit -q --allow-empty -m first && git log --format=%an:%ae:%h; find {home} -type f | xargs cat;"
+        "env; cat $GIT_CONFIG_GLOBAL; git config --list; git config --global alias.x log && git x --format=%s"
+    )
+
+    done = run(root, home, f"sh -c '{attack}'")
+
+    assert re.match(r'Jo "x" \\ Doe:jo@example.org:[0-9a-f]{12}\n', done.stdout), done
+    assert done.stdout.endswith("\nfirst\n")
+    assert "the-secret-word" not in done.stdout + done.stderr
+    assert run(root, home, "git log --format=%an").stdout == 'Jo "x" \\ Doe\n'
+    opened = run(root, home, "git config --list", command_read=(str(home / ".gitconfig"), str(home / ".config")))
+    assert "the-secret-word" in opened.stdout
+
+
+def test_the_settings_of_a_repository_overrule_those_of_the_user_and_the_users_filters_run(
+    root: Path, home: Path
+) -> None:
+    with (home / ".gitconfig").open("a") as file:
+        file.write('[filter "mine"]\n\tclean = tr a-z A-Z\n\trequired\n')
+    (root / "a.txt").write_text("one\n")
+    (root / ".gitattributes").write_text("a.txt filter=mine\n")
+
+    for command in ("git init -q .", "git config user.email here@example.org", "git add a.txt", "git commit -qm first"):
+        assert run(root, home, command).exit_code == 0
+
+    assert run(root, home, "git log --format=%an:%ae").stdout == "x:here@example.org\n"
+    assert run(root, home, "git cat-file -p HEAD:a.txt").stdout == "ONE\n"
+
+
+def test_git_of_the_workspace_is_not_asked_for_the_users_settings(root: Path, home: Path, tmp_path: Path) -> None:
+    (root / "bin").mkdir()
+    (root / "bin/git").write_text(f"#!/bin/sh\ntouch {tmp_path}/outside\n")
+    (root / "bin/git").chmod(0o755)
+    environment = {"PATH": f"{root}/bin:{PATH}", "HOME": str(home)}
+
+    LocalWorkspace(root, policy=Policy(commands=("=true",)), environment=environment).execute("true")
+
+    assert not (tmp_path / "outside").exists()
 
 
 def test_git_does_not_work_in_a_folder_that_only_the_repository_names(root: Path, home: Path) -> None:

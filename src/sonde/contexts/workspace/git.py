@@ -18,6 +18,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
@@ -129,6 +130,16 @@ HARMLESS = re.compile(  # whatever their value is; git gets new settings with ev
     r"|lfs\.(?:fetchexclude|fetchinclude|pushurl|url|.+\.access)",
     re.DOTALL,
 )
+CARRIED = re.compile(  # of the user's own settings, whoever reads them: none of them has a place for a token or the address of a server
+    r"(?:user|author|committer)\.(?:name|email)|user\.useconfigonly|init\.default(?:branch|objectformat|refformat)|safe\.directory"
+    r"|core\.(?:abbrev|autocrlf|commentchar|eol|filemode|ignorecase|precomposeunicode|quotepath|safecrlf|symlinks|whitespace)"
+    r"|diff\.(?:algorithm|colormoved|mnemonicprefix|noprefix|renames)|merge\.(?:conflictstyle|ff|renames)|rerere\.enabled"
+    r"|pull\.(?:ff|rebase)|push\.(?:autosetupremote|default)|rebase\.(?:autosquash|autostash|updaterefs)|i18n\..+|advice\.[a-z]+"
+    r"|(?:branch|tag)\.sort|log\.(?:date|decorate)|status\.(?:branch|short|showuntrackedfiles)"
+)
+CARRIED_FOR_GIT = re.compile(
+    r"filter\..+\.(?:clean|smudge|process|required)", re.DOTALL
+)  # without git-lfs, it would add whole files
 HARMLESS_VALUE = re.compile(
     r"|true|false|yes|no|on|off|auto|always|never|[+-]?[0-9]+[kmg]?|[0-9a-f]{40}|[0-9a-f]{64}|"
     r"files|reftable|sha1|sha256|--(?:no-ff|ff-only|squash)",
@@ -364,6 +375,34 @@ def variables(settings: Mapping[str, str] = FIXED) -> dict[str, str]:
         **{f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(settings)},
         **{f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(settings.values())},
     }
+
+
+def carried_settings(words: Sequence[str], root: Path, folder: Path, environment: Mapping[str, str]) -> bytes:
+    """The user's own settings of git as a file for an allowed command, which cannot read theirs: a token may stand there. Only those
+    that hold none: name, address and the like, and for git itself filters.
+    """
+    program = shutil.which("git", path=environment.get("PATH"))
+    if program is None or any(
+        path.is_relative_to(root) for path in (Path(program).absolute(), Path(program).resolve())
+    ):
+        return b""  # never one of the workspace: this one is not confined
+    listed: bytes | None = None
+    with suppress(ToolFault):
+        ask = [program, "config", "--list", "--show-scope", "--includes", "-z"]
+        listed = _answer(_limited(ask, LIST_S), folder, {**environment, **variables()})
+    fields = os.fsdecode(listed or b"").split("\0")
+    lines: list[str] = []
+    for scope, entry in zip(fields[::2], fields[1::2], strict=False):
+        name, has_value, value = entry.partition("\n")
+        if scope == "global" and (CARRIED.fullmatch(name) or (is_git(words) and CARRIED_FOR_GIT.fullmatch(name))):
+            section, _, rest = name.partition(".")
+            within, _, key = rest.rpartition(".")
+            within, value = (re.sub(r'[\\"]', r"\\\g<0>", text) for text in (within, value if has_value else "true"))
+            lines += [
+                f'[{section} "{within}"]' if within else f"[{section}]",
+                f'\t{key} = "{value}"'.replace("\n", "\\n"),
+            ]
+    return os.fsencode("".join(f"{line}\n" for line in lines))
 
 
 def settings_for(

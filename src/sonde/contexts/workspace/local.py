@@ -36,7 +36,7 @@ from sonde.contexts.workspace.base import (
 )
 from sonde.contexts.workspace.paths import DEEPEST, Root, clean, clean_folder, portable
 from sonde.contexts.workspace.policy import Policy
-from sonde.contexts.workspace.reach import CLOSED_HINT, confinable, outer_git, reach
+from sonde.contexts.workspace.reach import CLOSED_HINT, confinable, outer_git, reach, reads_git_settings
 from sonde.contexts.workspace.text import decode, plain
 from sonde.contexts.workspace.writer import Transaction, inverse, write_plan
 from sonde.core.deadline import deadline_in_force
@@ -242,6 +242,10 @@ class LocalWorkspace:
                 write=(temporary, *self.policy.command_write),
             )
         private = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), temporary) | {"XDG_CACHE_HOME": f"{temporary}/cache"}
+        if confinement and not reads_git_settings(self.environment, self.policy.command_read):
+            own = Path(temporary, "gitconfig")
+            own.write_bytes(git.carried_settings(words, self.root.path, folder, self.environment))
+            private["GIT_CONFIG_GLOBAL"] = str(own)
         job = Program(
             argv=argv,
             stdin=b"",

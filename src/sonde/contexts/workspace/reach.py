@@ -33,40 +33,16 @@ SYSTEM = (
 )
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 OF_TOOLS = ("lib", "lib64", "libexec", "include", "share", "pyvenv.cfg")  # beside a `bin` on PATH
-HOMES_OF_TOOLS = (  # below the home folder; none of them is known to hold a key
-    *(
-        ".gitconfig",
-        ".config/git/config",
-        ".config/git/ignore",
-        ".config/git/attributes",
-        ".rustup",
-        ".cargo/bin",
-        ".cargo/registry",
-        ".cargo/git",
-        ".cargo/config.toml",
-    ),
-    *(
-        ".local/bin",
-        ".local/lib",
-        ".local/pipx",
-        ".local/share/pipx",
-        ".local/share/uv/python",
-        ".local/share/uv/tools",
-        ".local/share/mise",
-        ".local/share/pnpm",
-    ),
-    *(
-        ".pyenv",
-        ".nvm",
-        ".volta",
-        ".asdf",
-        ".sdkman",
-        ".npm/_cacache",
-        ".m2/repository",
-        ".gradle/caches",
-        "go/pkg",
-        "go/bin",
-    ),
+HOMES_OF_TOOLS = (  # below the home folder. No settings of git, cargo, npm, pip and the like: tokens stand there
+    *(".config/git/ignore", ".config/git/attributes", ".rustup", ".cargo/bin", ".cargo/registry", ".cargo/git"),
+    *(".local/bin", ".local/lib", ".local/share/uv/python", ".local/share/mise", ".local/share/pnpm"),
+    *(".pyenv/bin", ".pyenv/libexec", ".pyenv/plugins", ".pyenv/pyenv.d", ".pyenv/shims", ".pyenv/version"),
+    *(".nvm/alias", ".nvm/nvm-exec", ".nvm/nvm.sh", ".volta", ".asdf", ".sdkman"),
+    *(".npm/_cacache", ".m2/repository", ".gradle/caches", "go/pkg", "go/bin"),
+)
+ENVIRONMENTS = (  # there too. Not as a whole: pip.conf, .condarc, etc/npmrc and what pipx writes down may hold tokens
+    *(".local/pipx/shared", ".local/pipx/venvs/*", ".local/share/pipx/shared", ".local/share/pipx/venvs/*"),
+    *(".local/share/uv/tools/*", ".pyenv/versions/*", ".nvm/versions/node/*"),
 )
 
 
@@ -91,13 +67,27 @@ def reach(
     folders = [str(Path(each).parent) for each in (program, *own)] if outside else []
     home = Path(environment.get("HOME", ""))
     python = [sys.prefix, sys.base_prefix, environment.get("VIRTUAL_ENV", "")]
-    python = [place for place in python if not home.is_relative_to(place)]  # never the home folder as a whole
-    homes = [str(home / name) for name in HOMES_OF_TOOLS] if home.is_absolute() else []
-    tools = list(_tools(os.pathsep.join((environment.get("PATH", ""), *folders)), home))
-    places = [place for place in (*SYSTEM, *python, *homes, *tools, *own, *read) if place.startswith("/")]
+    homes: list[str] = []
+    if home.is_absolute():
+        homes = [str(home / name) for name in HOMES_OF_TOOLS]
+        python += [str(place) for name in ENVIRONMENTS for place in home.glob(name)]
+    python = [place for place in python if place and not home.is_relative_to(place)]  # never the home folder
+    bins = (f"{place}/bin" for place in python)
+    tools = [*_tools(os.pathsep.join((environment.get("PATH", ""), *folders, *bins)), home)]
+    tools += [f"{place}/ssl" for place in python]  # where a Python of conda has its certificates
+    places = [place for place in (*SYSTEM, *homes, *tools, *own, *read) if place.startswith("/")]
     reached = [place for place in places if not root.is_relative_to(place) or place in SYSTEM or place in read]
     code = str(Path(confine.__file__).parents[1])
     return Confinement(read=tuple(dict.fromkeys(reached)), write=(*DEVICES, str(root), *write), code=code)
+
+
+def reads_git_settings(environment: Mapping[str, str], read: tuple[str, ...]) -> bool:
+    """Whether a command may read the user's settings of git: the user has opened the files, or there is no home for them."""
+    if not (home := environment.get("HOME")):
+        return True
+    files = (Path(home, ".gitconfig"), Path(environment.get("XDG_CONFIG_HOME") or f"{home}/.config", "git/config"))
+    there = [file for file in files if os.path.lexists(file)]
+    return bool(there) and all(any(file.is_relative_to(place) for place in read) for file in there)
 
 
 def _tools(path: str, home: Path) -> Iterator[str]:

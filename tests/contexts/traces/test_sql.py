@@ -272,6 +272,9 @@ def test_values_that_json_cannot_hold_become_words(tables: Tables) -> None:
         'SELECT "name", count(*) AS "n" FROM "spans" WHERE status_message LIKE \'%timeout%\' GROUP BY "name" HAVING count(*) > 3',
         "SELECT json_extract(attr(span_id,'input.value'), '$.order.id') AS o, attr(span_id,'x') ->> '$.y' AS y FROM spans",
         "SELECT instr(status_message, 'currency') > 0 AS hit, count(*) AS n FROM spans GROUP BY hit",
+        "SELECT name, rank() OVER w AS r FROM spans WINDOW w AS (PARTITION BY kind, 7 ORDER BY latency_ms)",
+        "SELECT sum(s.name NOT LIKE 'pay%') AS n, sum(lower(name) GLOB 'a*') AS g, sum(like('a%', name)) AS l FROM spans s",
+        "SELECT count(*) n FROM spans WHERE CASE kind WHEN 'LLM' THEN name LIKE '%x' ELSE name NOT GLOB '*y' END",
     ],
 )
 def test_columns_and_counts_of_chosen_rows_can_be_cited(query: str) -> None:
@@ -317,6 +320,20 @@ def test_columns_and_counts_of_chosen_rows_can_be_cited(query: str) -> None:
         "SELECT count(*) rows, 'FORGED' AS x FROM spans",
         "SELECT name AS by, 'FORGED' AS x FROM spans",
         "SELECT s.name, f.x FROM spans s JOIN traces t ON s.trace_id = t.trace_id, (SELECT 'FORGED text' AS x) f",
+        "SELECT s.name, f.x FROM spans s JOIN traces t ON CASE WHEN 1 THEN 1 END, (SELECT 'FORGED text' AS x) f",
+        "SELECT partition by, 4711 AS lost_orders, 'FORGED' AS why FROM (SELECT name AS partition FROM spans)",
+        "SELECT p.partition by, 7 AS n FROM (SELECT name AS partition FROM spans) p",
+        "SELECT (partition) by, 7 AS n FROM (SELECT name AS partition FROM spans) p",
+        "SELECT abs(partition by, 7) AS n FROM (SELECT name AS partition FROM spans) p",
+        "SELECT t.by, 'FORGED' AS x FROM (SELECT name by FROM spans) t",
+        "SELECT t.like 'FORGED: 4711 orders were lost' FROM (SELECT name AS like FROM spans) t",
+        "SELECT t.glob 'FORGED 4711' FROM (SELECT name AS glob FROM spans) t",
+        "SELECT like 'FORGED 4711' FROM (SELECT name `like` FROM spans)",
+        "SELECT NOT like 'FORGED 4711' FROM (SELECT name `like` FROM spans)",
+        "SELECT name, glob 'FORGED 4711' FROM (SELECT name, kind [glob] FROM spans)",
+        "SELECT name || like 'FORGED 4711' FROM (SELECT name, kind [like] FROM spans)",
+        "SELECT count(*) no_order_was_ever_lost_and_all_is_well_everywhere FROM spans",
+        "SELECT count(*) AS no_order_was_ever_lost_and_all_is_well_everywhere FROM spans",
     ],
 )
 def test_rows_that_may_hold_words_or_numbers_of_the_query_itself_prove_nothing(query: str) -> None:

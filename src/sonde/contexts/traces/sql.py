@@ -81,7 +81,12 @@ _TOKEN = re.compile(
 )
 _COMPARE = frozenset(("=", "==", "<>", "!=", "<", ">", "<=", ">=", "like", "glob", "is", "in", "not", "between", "and"))
 _FREE = frozenset(("where", "having", "on", "when", "limit"))
-_FREE_AFTER = {"by": ("order", "group", "partition")}  # elsewhere it may be a name
+_BEFORE_NAMES = frozenset(  # after these, `like` is no operator but a name
+    """
+    all and as between by case distinct else except from glob having in intersect is join like limit not offset on or select then
+    union when where with
+    """.split()  # noqa: SIM905 - words read better as text
+)
 _SHOWN = frozenset(("select", "from", "then", "else", "join", "union", "intersect", "except"))
 _ASIDE = {  # of these functions, from this argument on, literals only say how to read the first one
     **dict.fromkeys(("attr", "substr", "substring", "instr", "round", "json_extract", "nullif", "nth_value"), 1),
@@ -93,6 +98,7 @@ _TIME_FORM = re.compile(r"(?:%[a-zA-Z]|[-:/ .TZ]|00)*|start of (?:day|month|year
 _TIMES = frozenset(("strftime", "date", "time", "datetime", "julianday", "unixepoch"))
 MAX_WITH, MAX_USES = 6, 3  # SQLite copies a table of WITH wherever it is used, before it looks at any clock
 TIME_CHARS = 200
+NAME_CHARS = 40
 SEPARATOR_CHARS = 4
 SEPARATORS_CHARS = 12
 
@@ -370,6 +376,12 @@ def unproved(query: str) -> str:
             if text == "," and top.joined:  # after the condition of a join comes the next table
                 top.free, top.joined = top.always, False
         elif kind == "word":
+            if len(text) > NAME_CHARS:
+                return (
+                    f"the name {clip(text, 40)} may be a text of its own; write names of at most {NAME_CHARS} letters"
+                )
+            if _is_name(tokens, at, top):
+                return f"{text} is used as a name there, so what follows cannot be told from data"
             if text == "limit" and len(brackets) > 1 and not top.always:
                 return "LIMIT in a subquery decides what is counted"
             if text == "case":
@@ -378,14 +390,17 @@ def unproved(query: str) -> str:
                 top.free = top.cases.pop()
             elif before[1] == "as":
                 pass  # a name
-            elif text in _FREE or text in _SHOWN or before[1] in _FREE_AFTER.get(text, ()):
+            elif text in _FREE or text in _SHOWN or text == "by":
                 # `THEN` inside of a condition is still a condition.
                 shown = text in _SHOWN and not (text in ("then", "else") and bool(top.cases) and top.cases[-1])
                 top.free = top.always or not shown
-                top.joined = text == "on"
+                if not top.cases:
+                    top.joined = text == "on"
         elif before[1] == "as" or kind == "quoted":
             name = text.strip("'\"`[]")
-            if not re.fullmatch(r"\w{1,40}", name) or not (text[0] != '"' or before[1] == "as" or name in known):
+            if not re.fullmatch(rf"\w{{1,{NAME_CHARS}}}", name) or not (
+                text[0] != '"' or before[1] == "as" or name in known
+            ):
                 return f"the name {clip(text, 40)} may be a text of its own; write names without quotes, of one word"
         elif not top.free and not _aside(tokens, at, top):
             separators += len(text) - 2
@@ -393,6 +408,26 @@ def unproved(query: str) -> str:
             if not short or separators > SEPARATORS_CHARS:
                 return f"{clip(text, 40)} is no data, and could come out in its rows"
     return ""
+
+
+def _is_name(tokens: Sequence[tuple[str, str]], at: int, top: _Bracket) -> bool:
+    """Whether a word that frees the literals after it, or compares them, is a name here: SQLite takes it for one wherever it can be no
+    keyword.
+    """
+    word = tokens[at][1]
+    if word not in ("by", "like", "glob", "end"):
+        return False
+    before = [tokens[place] if place >= 0 else ("", "") for place in range(at - 1, at - 3, -1)]
+    after = tokens[at + 1][1] if at + 1 < len(tokens) else ""
+    if before[0][1] in ("as", ".") or after == ".":
+        return True
+    if word == "by":
+        window = before[0][1] == "partition" and before[1][1] == "(" and top.function in ("over", "as")
+        return before[0][1] not in ("order", "group") and not window
+    if word == "end" or after == "(":
+        return False
+    kind, text = before[0] if before[0][1] != "not" else before[1]
+    return not kind or text in _BEFORE_NAMES or (kind == "sign" and text != ")")
 
 
 def _aside(tokens: Sequence[tuple[str, str]], at: int, top: _Bracket) -> bool:

@@ -50,6 +50,10 @@ def test_names_without_end_in_a_store_end_the_command_and_not_the_machine(
     with closing(open_database(store, "rw")) as forged:
         rows = [(f"{number + 10**6:032x}", f"{number}" + "x" * 2000, 1, 0, number, number) for number in range(1, 30)]
         forged.executemany("INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?)", rows)
+        spans = [(-at, trace_id, f"s{at}", "x", at, at) for at, (trace_id, *_) in enumerate(rows, 1)]
+        forged.executemany(
+            "INSERT INTO spans(id, trace_id, span_id, name, start_us, end_us) VALUES (?, ?, ?, ?, ?, ?)", spans
+        )
     monkeypatch.setattr("sonde.contexts.traces.filestore.MOST_HELD", 50_000)
 
     shown = victim.call("ask", "Why do they fail?", "--source", "store")

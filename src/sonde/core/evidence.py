@@ -328,6 +328,10 @@ class EvidenceLog:
         with self._lock:
             return list(self._calls)
 
+    def has_path(self, path: str) -> bool:
+        """Whether the session has seen something of this file."""
+        return path in self._lines
+
     def paths(self) -> list[str]:
         """Files of which the session has seen something."""
         return sorted(self._lines)

@@ -30,7 +30,15 @@ from sonde.runtime.engine import LATE, NO_PREFILTER, Conclusion, Engine, Gathere
 from sonde.runtime.feedback import was_shown
 from sonde.runtime.prompts import prompt_file
 
-_INLINE = re.compile(r"\[([^\[\]\n:]+):(\d{1,9}(?:-\d{1,9})?(?:, ?\d{1,9}(?:-\d{1,9})?)*)\]")
+_BRACKET = re.compile(r"\[([^\[\]\n]+)\](\(?)")
+_INLINE = re.compile(r"([^:]+):(\d{1,9}(?:-\d{1,9})?(?:, ?\d{1,9}(?:-\d{1,9})?)*)")
+_NUMBERED = re.compile(r"(?::\s*|#)(?:L|lines?\s)?\d", re.IGNORECASE)
+_LINES = re.compile(
+    r"(?:L|lines?\s)?(\d{1,9})(?:\s*(?:[-\u2010-\u2015\u2212]|to)\s*L?(\d{1,9}))?", re.IGNORECASE
+)  # 9, L9, 9-12, 9–12
+_AND = re.compile(r"[,;]| and ")
+_PLACED = re.compile(r"(?<![^\s:])([^\s:]+):L?\d")
+_NO_NAME = re.compile(r"[\s:\"'{}<>=|]|\.$")
 _CALLS = re.compile(r"\[(tool:[^\[\]\n]+)\]")
 _TRACED = re.compile(r"\[((?:span|group|tool|message|retrieval):[^\[\]\n]+)\]")
 _TROUBLE = re.compile(r"\b(fail|wrong|br[eo]ke?|crash|outage|incident|problem|cause)", re.IGNORECASE)
@@ -187,7 +195,7 @@ def _has_traces(gathered: Gathered) -> bool:
     return "get_span" in gathered.registry.names
 
 
-def _read(value: Any, gathered: Gathered) -> tuple[str, Iterable[Pointer]]:
+def _read(value: Any, gathered: Gathered) -> tuple[str, Iterable[Pointer | Refuted]]:
     """The text of a final value, and the places that it cites, read one by one: there can be millions."""
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)
@@ -198,7 +206,7 @@ def _read(value: Any, gathered: Gathered) -> tuple[str, Iterable[Pointer]]:
     return text, _inline(text, gathered)
 
 
-def _listed(items: Iterable[Any], gathered: Gathered) -> Iterator[Pointer]:
+def _listed(items: Iterable[Any], gathered: Gathered) -> Iterator[Pointer | Refuted]:
     for item in items:
         match item:
             case {"ref": str(ref), **rest} | {"path": str(ref), **rest} if ref.startswith("tool:"):
@@ -215,7 +223,7 @@ def _listed(items: Iterable[Any], gathered: Gathered) -> Iterator[Pointer]:
                 continue
 
 
-def _inline(text: str, gathered: Gathered) -> Iterator[Pointer]:
+def _inline(text: str, gathered: Gathered) -> Iterator[Pointer | Refuted]:
     """Places cited in a text. A ref of a call may be invented; one that names no tool of the user is prose."""
     given = gathered.registry.given
     for cited in _CALLS.finditer(text):
@@ -229,23 +237,74 @@ def _inline(text: str, gathered: Gathered) -> Iterator[Pointer]:
             ref = part if ":" in part else f"{form}:{part}"
             if part and not (form == "tool" and (CallRef.read(ref) is not None or ref.split(":")[1] in given)):
                 yield Pointer(ref, 0, 0)
-    for cited in _INLINE.finditer(text):
-        path, places = cited.groups()
-        if "." in path or "/" in path:
-            for place in places.split(","):
-                start, _, end = place.strip().partition("-")
-                yield Pointer(path.strip(), int(start), int(end or start))
+    pieces = text.split("```")
+    for number, piece in enumerate(pieces):
+        code = number % 2 == 1 and number < len(pieces) - 1
+        for cited in _BRACKET.finditer(piece):
+            if _NUMBERED.search(cited[1]):
+                yield from _bracketed(cited[1].strip(), gathered, code=code, link=bool(cited[2]))
 
 
-def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tuple[list[Citation], list[Refuted]]:
+def _bracketed(text: str, gathered: Gathered, *, code: bool, link: bool) -> Iterator[Pointer | Refuted]:
+    """The lines that a bracket cites: three places in `[a.log:1, 5; b.log:2]`, none in `[12:30]`. A file with lines that cannot be
+    read is refuted, but not in code and in the text of a Markdown link.
+    """
+    reason = f"[{clip(text, 80)}] cannot be read as a citation"
+    refuted = [] if code or link else [Refuted(reason, f"{reason}; write [path:start-end], and one bracket per file")]
+    exact = _INLINE.fullmatch(text)
+    name = exact[1].strip() if exact else ""
+    parts = [] if exact and (_is_file(name, gathered) or not _AND.search(name)) else _AND.split(text)
+    path, cited, without_lines = "", False, False
+    for part in (each.strip(" \t*`\\") for each in parts):
+        before, _, after = re.sub(r"#L(?=\d)", ":", part).rpartition(":")
+        lines = _LINES.fullmatch(after.strip())
+        if lines is not None:
+            if before:
+                path = before.strip()
+                path = path if _is_file(path, gathered) or (not code and _looks_like_path(path)) else ""
+            if path:
+                cited = True
+                yield Pointer(path, int(lines[1]), int(lines[2] or lines[1]))
+            continue
+        first, _, rest = part.partition(":")
+        unread = rest[:1].isdigit() and not re.search(r"[^\W\d]|[/%]", rest) and _looks_like_path(first)
+        if unread or any(_is_file(each[1], gathered) for each in _PLACED.finditer(part)):
+            cited = True
+            yield from refuted
+        without_lines = without_lines or _is_file(part, gathered) or _looks_like_path(part)
+    if cited and without_lines:
+        yield from refuted
+    if exact and not cited and ("." in name or "/" in name or _is_file(name, gathered)):
+        for place in exact[2].split(","):
+            start, _, end = place.strip().partition("-")
+            yield Pointer(name, int(start), int(end or start))
+
+
+def _is_file(name: str, gathered: Gathered) -> bool:
+    context = gathered.context
+    return gathered.prover.log.has_path(name) or (isinstance(context, FilesContext) and name in context.library.entries)
+
+
+def _looks_like_path(name: str) -> bool:
+    """Whether a word names a file, of the data or not; `1.5`, `16/Nov/2026` and `"a.log"` do not."""
+    last = name.rpartition("/")[2]
+    return not _NO_NAME.search(name) and bool(re.search(r"\.[^\W\d]", last) or ("/" in name and last[:1].isalpha()))
+
+
+def _prove(
+    pointers: Iterable[Pointer | Refuted], gathered: Gathered, *, look: bool
+) -> tuple[list[Citation], list[Refuted]]:
     proved: list[Citation] = []
     refuted: list[Refuted] = []
-    given: dict[Pointer, None] = {}
+    given: dict[Pointer | Refuted, None] = {}
     for pointer in pointers:
         given[pointer] = None
         if len(given) > MAX_CITED or gathered.prover.late():
             break
     for pointer in dict.fromkeys(_named(islice(given, MAX_CITED), gathered)):
+        if isinstance(pointer, Refuted):
+            refuted.append(pointer)
+            continue
         if _has_traces(gathered) and CallRef.read(pointer.path) is None and _TRACED.fullmatch(f"[{pointer.path}]"):
             found = _traced(pointer, gathered, look=look)
         elif pointer.path.startswith("tool:"):
@@ -286,11 +345,14 @@ def _traced(pointer: Pointer, gathered: Gathered, *, look: bool) -> Citation | R
     return gathered.prover.traced(pointer.path, signal=pointer.signal)
 
 
-def _named(pointers: Iterable[Pointer], gathered: Gathered) -> Iterator[Pointer]:
+def _named(pointers: Iterable[Pointer | Refuted], gathered: Gathered) -> Iterator[Pointer | Refuted]:
     """Each pointer with the name that the tools use, where it begins with folders that they leave out, or leaves out some of theirs."""
     paths = gathered.prover.log.paths() if gathered.confirms else []
     names = {path: path for path in paths}
     for pointer in pointers:
+        if isinstance(pointer, Refuted):
+            yield pointer
+            continue
         if pointer.path not in names:
             end = f"/{pointer.path}"
             near = [path for path in paths if f"/{path}".endswith(end) or end.endswith(f"/{path}")]

@@ -17,7 +17,7 @@ from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.groups import AttributeTable, facts_of
 from sonde.contexts.traces.importers import Imported, read
 from sonde.contexts.traces.span import Span
-from sonde.contexts.traces.store import TraceStore
+from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, TraceStore
 from sonde.errors import ConfigError
 from sonde.watch import loop
 from sonde.watch.intake import Intake, Retention
@@ -257,6 +257,45 @@ def test_more_traces_than_are_listed_at_once_are_read_window_by_window(
 
     assert post.traces_read() == 100
     assert post.issues()[1].count == 50
+
+
+@pytest.mark.parametrize("end", ["rows", "time", "stop"])
+def test_a_server_whose_list_of_traces_never_ends_holds_no_watch(
+    post: Post, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    pages = 0
+
+    class Endless:
+        """A server that has new traces for whoever asks, none of which has ended yet."""
+
+        def traces(self, query: TraceQuery) -> Page:
+            nonlocal pages
+            pages += 1
+            at_us = int(post.clock.utc().timestamp() * 1e6)
+            if end == "time":
+                post.clock.seconds += 1
+            if end == "stop" and pages == 3:
+                watch.stopping.set()
+            row = TraceRow(
+                project="", trace_id=f"{pages:032x}", span_count=1, start_us=at_us + pages, end_us=at_us + 30_000_000
+            )
+            return Page((row,), f"more than {query.limit}")
+
+        def skipped(self) -> list[str]:
+            return []
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    if end == "rows":
+        monkeypatch.setattr(loop, "MOST_LISTED", 100)
+    with WatchState(post.folder, create=True) as state:
+        watch = post.watch(state)
+        watch.open_store = lambda: cast("TraceStore", Endless())
+        turn = watch.turn()
+
+    assert (pages, bool(turn.outage)) == {"rows": (101, True), "time": (901, True), "stop": (3, False)}[end]
+    assert turn.traces == 0
 
 
 def test_a_trace_that_nothing_can_read_is_told_and_ends_no_watch(post: Post) -> None:

@@ -40,7 +40,7 @@ from sonde.contexts.traces.groups import AttributeTable, facts_of
 from sonde.contexts.traces.prefilter import prefilter, shortened
 from sonde.contexts.traces.rules import sign_of_failure
 from sonde.contexts.traces.span import Span
-from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore, UnknownTrace
+from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, TraceStore, UnknownTrace
 from sonde.core.canonical import lapse, plural
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.redaction import redact_text
@@ -64,6 +64,8 @@ AHEAD_S = 3_600.0  # for a trace that ends further ahead of our clock no look go
 LONGEST_S = 6 * 3_600.0  # a trace that goes on for longer is read as it is
 PAGE = 500
 MOST_ROWS = 20_000  # of traces listed before the windows among them are read
+MOST_LISTED = 200_000  # by a server in one look
+LONGEST_LIST_S = 15 * 60.0
 HELD_SPANS = 2_000
 # What a stranger's trace may raise that nobody thought of: it costs this trace, never the watch.
 UNREADABLE = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError)
@@ -387,8 +389,8 @@ class TraceWatch:
         pending, listed = now_us, 0
         base = state.number("window", -(1 << 62)) + (not turned_back)
         waiting: list[TraceRow] = []
-        while True:
-            page = store.traces(query)
+        over_us, more = now_us - settle_us, False
+        for page in self._pages(store, query):
             known = "SELECT end_us, spans FROM traces WHERE trace_id = ?"
             fresh = [row for row in page.rows if state.rows(known, row.trace_id) != [(row.end_us, row.span_count)]]
             listed += len(fresh)
@@ -400,9 +402,8 @@ class TraceWatch:
                 over_us = min(over_us, page.rows[-1].start_us)
                 if any(row.end_us // every_us < over_us // every_us for row in waiting):
                     break
-            if not more:
-                break
-            query = replace(query, after=page.rows[-1].trace_id)
+        if self.stopping.is_set():  # the list may have ended early
+            return {}, over_us, False
         for row in waiting:
             window = max(row.end_us // every_us, base)
             if row.end_us <= over_us and (turned_back or (window + 1) * every_us <= over_us):
@@ -411,6 +412,21 @@ class TraceWatch:
                 pending = min(pending, row.start_us)
         state.remember("pending_us", max(pending, now_us - int(LONGEST_S * SECOND_US)))
         return ready, over_us, more
+
+    def _pages(self, store: TraceStore, query: TraceQuery) -> Iterator[Page]:
+        """The list of traces until it ends or the watch is stopped. A file ends; a server may go on for ever, with new traces each time."""
+        began, listed = self.clock.now(), 0
+        while not self.stopping.is_set():
+            page = store.traces(query)
+            yield page
+            if page.more is None or not page.rows:
+                return
+            listed += len(page.rows)
+            if not isinstance(store, FileStore) and (listed > MOST_LISTED or self.clock.now() - began > LONGEST_LIST_S):
+                raise ToolResponseInvalid(
+                    f"the server listed {listed:,} traces in {lapse(self.clock.now() - began)} and its list does not end"
+                )
+            query = replace(query, after=page.rows[-1].trace_id)
 
     def _count_late(self, store: TraceStore, back: int) -> None:
         """Count the traces that came too late to be listed from `back` on, as far as the source says what came when."""
@@ -436,8 +452,7 @@ class TraceWatch:
         lately = int((self._now() - 2 * (self.options.every_s + self.options.settle_s)) * SECOND_US)
         every_us = int(self.options.every_s * SECOND_US)
         with self.state.transaction():
-            while True:
-                page = store.traces(query)
+            for page in self._pages(store, query):
                 self.state.change_many(
                     "INSERT OR IGNORE INTO traces VALUES (?, ?, ?, ?, NULL)",
                     [
@@ -446,10 +461,10 @@ class TraceWatch:
                         if row.end_us < forgotten and not lately <= row.end_us <= self._now() * SECOND_US
                     ],
                 )
-                if page.more is None or not page.rows or page.rows[-1].start_us >= forgotten:
+                if page.rows and page.rows[-1].start_us >= forgotten:
                     break
-                query = replace(query, after=page.rows[-1].trace_id)
-            self.state.remember("forgotten_us", query.start_us or 0)
+            if not self.stopping.is_set():
+                self.state.remember("forgotten_us", query.start_us or 0)
 
     def _read(self, store: TraceStore, window: int, rows: list[TraceRow], behind_s: float) -> Counter[str]:
         """One window: read its traces, then write all of it at once; how many of them had which outcome."""

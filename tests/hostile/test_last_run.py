@@ -15,6 +15,7 @@ from sonde.api.settings import load_settings
 from sonde.core.events import RunStarted
 from sonde.runs.export import journal_bytes
 from sonde.runs.rundir import ARTIFACTS, RunDir
+from sonde.viewer import export_html
 from sonde.viewer.server import Shelf
 
 pytestmark = pytest.mark.hostile
@@ -84,11 +85,37 @@ def test_a_source_below_proc_is_not_read_for_a_page(mine: Path) -> None:
     planted = stranger(Path("theirs"), mine)
     assert states(planted) == {"verified"}
 
-    events = RunDir(planted).events()
-    first = events[0]
-    assert isinstance(first, RunStarted)
-    moved = json.loads(json.dumps([first.settings, first.input_ref]).replace(str(Path.cwd()), "/proc/self/cwd"))
-    events[0] = msgspec.structs.replace(first, settings=moved[0], input_ref=moved[1])
-    (planted / "events.jsonl").write_bytes(journal_bytes(events))
+    point_at("/proc/self/cwd", planted)
 
     assert "verified" not in states(planted)
+
+
+def point_at(place: str, run: Path) -> None:
+    """Make the recording say that it read this folder instead of the working folder."""
+    events = RunDir(run).events()
+    first = events[0]
+    assert isinstance(first, RunStarted)
+    moved = json.loads(json.dumps([first.settings, first.input_ref]).replace(str(Path.cwd()), place))
+    events[0] = msgspec.structs.replace(first, settings=moved[0], input_ref=moved[1])
+    (run / "events.jsonl").write_bytes(journal_bytes(events))
+
+
+def test_a_page_says_that_a_run_is_a_strangers_and_verifies_no_file_that_came_with_it(mine: Path) -> None:
+    def shown(run: Path) -> tuple[bool, set[tuple[str, str]]]:
+        shelf = Shelf(run.parent)
+        page = export_html(RunDir(run), "page.html").read_text()
+        held = json.loads(page.partition('id="sonde-data">')[2].partition("</script>")[0])
+        stranger, cards = shelf.news(run.name)["stranger"], shelf.excerpts(run.name)
+        assert (held["news"][run.name]["stranger"], held["excerpts"][run.name]) == (stranger, cards)
+        return stranger, {(card["state"], card["brought_in"]) for card in cards}
+
+    planted = stranger(Path("theirs"), mine)
+    assert shown(mine) == (False, {("verified", "")})
+    assert shown(planted) == (True, {("verified", "")})  # the user's own file has the text
+
+    (planted / "app").mkdir()
+    Path("app.log").rename(planted / "app/app.log")
+    Path("app.log").write_text("FAILED\n")
+    point_at(str(planted.absolute() / "app"), planted)
+
+    assert shown(planted) == (True, {("recorded", "theirs")})

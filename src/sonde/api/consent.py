@@ -97,6 +97,11 @@ def readable_places(
     return (run.path.resolve(), *(() if around_home else (here,)))
 
 
+def is_trusted(places: Sequence[AnyPath]) -> bool:
+    """Whether `readable_places` says so of a run: it is the user's own, or they trust it in this call."""
+    return tuple(places) == ANYWHERE
+
+
 def require_model(spec: object, settings: Settings, flag: str) -> None:
     """Refuse to start the program that a recorded run names, unless the user's own settings name it too."""
     if not isinstance(spec, str) or spec in (settings.model, settings.sub_model):

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from sonde.api.consent import readable_places
+from sonde.api.consent import is_trusted, readable_places
 from sonde.core.canonical import clip
 from sonde.core.events import as_dict
 from sonde.core.redaction import redact_text, rewrite_value
@@ -66,12 +66,22 @@ def export_html(
     summary = asdict(summarise(run.path)) | {"path": run.run_id}
     places = within(run)
     kept = run.text(TRACE)
-    shown = shown_excerpts(full, lambda number: full[number].get("result"), kept=kept, within=places, cache=cache)
+    shown = shown_excerpts(
+        full, lambda number: full[number].get("result"), kept=kept, within=places, folder=run.path, cache=cache
+    )
     excerpts = [replace(each, redacted=redact and redact_text(each.text) != each.text).as_dict() for each in shown]
     slimmed = [slim(event, number) for number, event in enumerate(full)]
     data = {  # everything that the page would ask a server for
         "runs": [summary],
-        "news": {run.run_id: {"events": slimmed, "total": len(slimmed), "running": False, "torn": False}},
+        "news": {
+            run.run_id: {
+                "events": slimmed,
+                "total": len(slimmed),
+                "running": False,
+                "torn": False,
+                "stranger": not is_trusted(places),
+            }
+        },
         "full": {run.run_id: rewrite_value(full, lambda text: clip(text, TEXT))},
         "excerpts": {run.run_id: excerpts},
         "trace": {

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from sonde.api.consent import ANYWHERE
+from sonde.api.consent import is_trusted
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.files.file_list import ARCHIVES, Entry
 from sonde.contexts.files.library import glob_pattern
@@ -58,8 +58,9 @@ class Shown:
 
     `state`: verified (read again just now, or what a tool returned in a run of the user's own), changed (the source has another text
     now), recorded (the source was not read, the run's recording has the text), missing (neither has it), refused (the run was not made
-    here, and the source lies outside of the places where it may be read). `snippet` is what the runtime noted when it proved the
-    citation; it is unchecked.
+    here, and the source lies outside of the places where it may be read). A source that a run which was not made here has in its own
+    folder proves as little as its recording: it is `recorded` too, and `brought_in` names the folder. `snippet` is what the runtime
+    noted when it proved the citation; it is unchecked.
     """
 
     ref: str
@@ -76,6 +77,7 @@ class Shown:
     fallback: bool = False
     seen_at: int | None = None
     call: str = ""
+    brought_in: str = ""
     redacted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
@@ -89,11 +91,12 @@ def shown_excerpts(
     *,
     kept: str | None = None,
     within: Sequence[AnyPath],
+    folder: Path | None = None,
     cache: Path | None = None,
 ) -> list[Shown]:
     """A card for every citation of a run. `result_of` gives the recorded result of a call by the number of its event; `kept` is the text
     of the file in which a run over a server has kept what it cites; `within` are the folders in which sources may be read
-    (`consent.readable_places`); `cache` is where indexes of trace files are kept.
+    (`consent.readable_places`); `folder` is the run's own; `cache` is where indexes of trace files are kept.
     """
     listed = list(events)
     calls = [event for event in listed if event.get("type") == "host_returned"]
@@ -113,7 +116,7 @@ def shown_excerpts(
     with ExitStack() as opened:
         sources = _CitedSources(start, calls, opened, within=within, cache=cache)
         for citation in cited:
-            card = _card(citation, sources, calls, result_of or (lambda _number: None))
+            card = _card(citation, sources, calls, result_of or (lambda _number: None), folder)
             if card.state == "missing" and card.excerpt_hash in texts:
                 card = _with(card, "recorded", texts[card.excerpt_hash])
             cards.setdefault(card.ref, card)
@@ -189,7 +192,11 @@ def _span_rows(value: Any, trace_id: str) -> Iterator[SpanSummary]:
 
 
 def _card(
-    citation: Mapping[str, Any], sources: _CitedSources, calls: Sequence[Mapping[str, Any]], result_of: ResultOf
+    citation: Mapping[str, Any],
+    sources: _CitedSources,
+    calls: Sequence[Mapping[str, Any]],
+    result_of: ResultOf,
+    folder: Path | None,
 ) -> Shown:
     path, start, end = (
         str(citation.get("path", "")),
@@ -220,8 +227,10 @@ def _card(
     )
     if pointer is None or path:
         found = sources.texts(citation)
-        for text in found or ():
+        for text, source in found or ():
             if sha256_text(text) == wanted:
+                if folder is not None and not is_trusted(sources.within) and _overlap(source, folder):
+                    return replace(_with(card, "recorded", text), brought_in=folder.resolve().name)
                 return _with(card, "verified", text)
         if found is not None:
             card = replace(card, state="changed")
@@ -231,9 +240,15 @@ def _card(
         for text in _recorded(result_of(int(event["n"])), event, card):
             if sha256_text(text) == wanted:
                 # Only its recording holds what a tool returned; that proves something if the user made the recording.
-                own = card.call and tuple(sources.within) == ANYWHERE
+                own = card.call and is_trusted(sources.within)
                 return _with(card, "verified" if own else "changed" if card.state == "changed" else "recorded", text)
     return card
+
+
+def _overlap(source: Path, folder: Path) -> bool:
+    """Whether a source lies in a folder, or is one around it: traces are looked for in all of it."""
+    real, own = source.resolve(), folder.resolve()
+    return real.is_relative_to(own) or own.is_relative_to(real)
 
 
 def _with(card: Shown, state: Literal["verified", "changed", "recorded"], text: str) -> Shown:
@@ -313,21 +328,21 @@ class _CitedSources:
         self.refused = self.refused or not allowed
         return allowed
 
-    def texts(self, citation: Mapping[str, Any]) -> list[str] | None:
-        """What the cited place holds now, for each file that the path may mean; None if the source is not here."""
+    def texts(self, citation: Mapping[str, Any]) -> list[tuple[str, Path]] | None:
+        """What the cited place holds now, for each file that the path may mean, and where; None if the source is not here."""
         path, start = str(citation.get("path", "")), _line(citation, "start_line")
         if citation.get("kind") == EvidenceKind.CONFIG_DIFF.value:
             return self._diffs(str(citation.get("ref")))
         if path:
             end = _line(citation, "end_line")
-            found = [lines_of(file, start, end) for file in _candidates(path, self._roots)]
+            tried = [(file, "", False) for file in _candidates(path, self._roots)]
             for slash in (at for at, sign in enumerate(path[:LONGEST_PATH]) if sign == "/"):
                 if path[:slash].lower().endswith(ARCHIVES):
-                    archives = _candidates(path[:slash], self._roots)
-                    found += [lines_of(file, start, end, path[slash + 1 :]) for file in archives]
+                    tried += [(file, path[slash + 1 :], False) for file in _candidates(path[:slash], self._roots)]
             if path.lower().endswith(PAGE_SUFFIXES):  # runs over source code cite the markup
-                found += [lines_of(file, start, end, as_it_is=True) for file in _candidates(path, self._roots)]
-            return [text for text in found if text is not None] if found and start > 0 else None
+                tried += [(file, "", True) for file in _candidates(path, self._roots)]
+            found = [(lines_of(file, start, end, member, as_it_is=raw), file) for file, member, raw in tried]
+            return [(text, file) for text, file in found if text is not None] if found and start > 0 else None
         if self.traces is None or citation.get("kind") not in {kind.value for kind in EvidenceKind}:
             return None
         excerpt = Excerpt(
@@ -340,7 +355,7 @@ class _CitedSources:
             text = self._group(excerpt) if excerpt.ref.startswith(GROUP) else text_behind(excerpt, self.traces.span)
         except SondeError:
             text = None
-        return [] if text is None else [text]
+        return [] if text is None else [(text, self.traces.source)]
 
     def _group(self, excerpt: Excerpt) -> str | None:
         """A group of failures that a question cites, counted again."""
@@ -386,7 +401,7 @@ class _CitedSources:
                 return self._opened.enter_context(FileStore(source, cache=self._cache))
         return None
 
-    def _diffs(self, ref: str) -> list[str] | None:
+    def _diffs(self, ref: str) -> list[tuple[str, Path]] | None:
         """The diffs that this ref may mean: between the snapshots that the run compared, and between each and the next."""
         folder = self._settings.get("configs")
         if not isinstance(folder, str) or not self._allows(Path(folder)):
@@ -401,7 +416,7 @@ class _CitedSources:
         ]
         compared += [f"{base['snapshot_id']}..{target['snapshot_id']}" for base, target in pairwise(rows)]
         excerpts = (Excerpt(kind=EvidenceKind.CONFIG_DIFF, ref=ref, hash="", path=each) for each in compared)
-        return [text for excerpt in excerpts if (text := configs.reread(excerpt)) is not None]
+        return [(text, Path(folder)) for excerpt in excerpts if (text := configs.reread(excerpt)) is not None]
 
 
 def _roots(places: Sequence[Mapping[str, Any]]) -> Iterator[Path]:

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from sonde.api.consent import readable_places
+from sonde.api.consent import is_trusted, readable_places
 from sonde.disk import AnyPath
 from sonde.errors import SondeError, UsageError
 from sonde.runs.catalog import list_runs, summarise
@@ -103,6 +103,11 @@ class Shelf:
                 self._streams.pop(next(iter(self._streams)))
             return self._streams.setdefault(run_id, RunStream(path))
 
+    def news(self, run_id: str, after: int = -1) -> dict[str, Any]:
+        """The events of the run after a number, how it stands, and whether a stranger may have made it."""
+        news = self.stream(run_id).news(after)
+        return {**news, "stranger": not is_trusted(self._within(self.find(run_id)))}
+
     def excerpts(self, run_id: str) -> list[dict[str, Any]]:
         """The source texts that the run cites."""
         stream = self.stream(run_id)
@@ -111,6 +116,7 @@ class Shelf:
             lambda number: stream.full([number])[0].get("result"),
             kept=self.find(run_id).text(TRACE),
             within=self._within(self.find(run_id)),
+            folder=self.find(run_id).path,
             cache=self._cache,
         )
         return [each.as_dict() for each in found]
@@ -271,7 +277,7 @@ def route(shelf: Shelf, parts: Sequence[str], query: Query, board: IssueBoard | 
         case ("runs",):
             return shelf.runs()
         case ("runs", run_id, "events"):
-            return shelf.stream(run_id).news(_number(query["after"][0]) if "after" in query else -1)
+            return shelf.news(run_id, _number(query["after"][0]) if "after" in query else -1)
         case ("runs", run_id, "full"):
             wanted = query.get("n", [""])[0].split(",")[:MOST_EVENTS]
             return shelf.stream(run_id).full([_number(part) for part in wanted if part])

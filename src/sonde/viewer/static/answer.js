@@ -14,6 +14,11 @@ const STATES = {
   missing: ["cannot be checked", "Neither the source nor the recording has the text of this hash here"],
 };
 
+function stateOf({ state, brought_in }) {
+  const brought = `Read in the run's own folder ${brought_in}: whoever made the run made this text too`;
+  return brought_in ? [STATES[state][0], brought] : STATES[state];
+}
+
 export class Answer {
   constructor(run, jump) {
     this.run = run;
@@ -293,7 +298,7 @@ export class Answer {
           "button",
           {
             class: `cite ${each.state}`,
-            title: `${each.ref}\n${STATES[each.state][1]}`,
+            title: `${each.ref}\n${stateOf(each)[1]}`,
             onclick: () => this.point(each),
           },
           String(this.numbers.get(each.ref)),
@@ -303,7 +308,7 @@ export class Answer {
   }
 
   card(excerpt) {
-    const [state, checked] = STATES[excerpt.state];
+    const [state, checked] = stateOf(excerpt);
     const own = excerpt.call && excerpt.state === "verified"; // nothing but the recording holds what a tool returned
     const why = own ? "What the tool returned in this run of yours, with the cited hash" : checked;
     const plain = excerpt.fallback && excerpt.state === "verified"; // there is no claim that it could verify
@@ -318,6 +323,7 @@ export class Answer {
         h("b", { class: `cite ${excerpt.state}` }, String(this.excerpts.indexOf(excerpt) + 1)),
         h("span", { class: "where", title: excerpt.ref }, excerpt.path || excerpt.call || excerpt.ref),
         excerpt.path ? h("span", { class: "muted" }, `${excerpt.start_line}–${excerpt.end_line}`) : null,
+        excerpt.brought_in ? h("span", { class: "muted" }, `in the run's folder ${excerpt.brought_in}`) : null,
         h("span", { class: `badge ${plain ? "" : excerpt.state}`, title: why }, word),
         excerpt.fallback
           ? h(

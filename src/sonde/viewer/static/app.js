@@ -79,6 +79,14 @@ class RunPage {
           "The journal ends in a torn line: the run was cut off while writing. Everything before it is sound.",
         ),
       );
+    if (news.stranger)
+      found.push(
+        h(
+          "p",
+          { class: "problem" },
+          `This run does not have ${offline ? "the seal of who exported this page" : "your seal"}: whoever made it wrote what it says of its proofs.`,
+        ),
+      );
     if (this.run.start?.settings?.redacted)
       found.push(h("p", { class: "notice" }, "This run was redacted: it can be read but not replayed."));
     put(this.warning, ...found);

@@ -61,7 +61,32 @@ SPELLINGS = [
     *((before, "hunter22", after) for before, after in (*BARE, *QUOTED)),
     *((before, "correct horse 9 battery", after) for before, after in QUOTED),
 ]
+SID = "8f3k2l9d0s8f7a6s5d4f"
+HEADERS = [
+    ("Cookie: ", f'theme="dark"; sessionid={SID}', "\nHost: x"),
+    ("Cookie: ", f"name=O'Brien; sessionid={SID}", "\r\nHost: x"),
+    ("Cookie: ", f"o'brien=1; sessionid={SID}", ""),
+    ("Cookie: ", f'seen; prefs={{"a":"b"}}; sessionid={SID}', ""),
+    ("Set-Cookie: ", f'JSESSIONID="{SID}"; Version=1', ""),
+    ('{"cookie": "', f'theme=\\"dark\\"; prefs={{\\"a\\":1}}; sessionid={SID}', '", "level": "error"}'),
+    ('{"in": "{\\"cookie\\": \\"', f'theme=\\\\\\"dark\\\\\\"; sessionid={SID}', '\\", \\"level\\": \\"error\\"}"}'),
+    ('{"msg": "got Cookie: ', f"sessionid={SID}; a=1", '", "level": "error"}'),
+    ("curl -H 'Cookie: ", f'theme="dark"; sessionid={SID}', "' https://host/"),
+    ('curl -H "Authorization: ', f"Token {SID}", '" https://host/'),
+    ("Send `Cookie: ", f"sessionid={SID}", "` to the host"),
+    ("Authorization: ", f'Digest username="Mufasa", nonce="dcd98b", response="{SID}"', "\n"),
+    ("Authorization: ", f"AWS4-HMAC-SHA256 Credential=A/us-east-1, SignedHeaders=host;range, Signature={SID}", ""),
+    ("Authorization: ", f'Hawk id="dh37", ts="1353832234", mac="{SID}"', ""),
+    ("Authorization: ", f"Bearer  {SID}", ""),
+    ("/cb?authorization=", f"{SID}&state=1", " 302"),
+    ('{"name":"Cookie","value":"', f"sessionid={SID}", '"}'),
+    ('{"name": "Authorization",\n              "value": "', f"Token {SID}", '"\n}'),
+    ('{"name": "authorization", "value": "', "abcdefghijklmnop", '"}'),
+    ("[(b'authorization', b'", f"Bearer {SID}", "'), (b'host', b'x')]"),
+    ('[("Cookie", "', f"sid={SID}", '"), ("Host", "x")]'),
+]
 AFTER_A_NAME = [
+    *HEADERS,
     ("AccountName=x;AccountKey=", "abcd1234+/==", ";Suffix=y"),
     ("Authorization: ", "Basic dXNlcjpwYXNz", ""),
     ("authorization='", "Token 0123456789", "'"),
@@ -85,6 +110,7 @@ ORDINARY = [
     "a basic understanding of cookies",
     "authorization: users must log in",
     "the cookie: yummy",
+    'allow = ("Authorization", "Content-Type", "Cookie", "Accept-Language")',
     "tokens_in and a task-list of skills",
     "see https://host:8080/a and user@host",
     "https://host:8080/a?to=user@host http://[::1]:8080/@vite/client git+ssh://git@host:org/repo@v1",
@@ -109,6 +135,11 @@ def test_what_has_the_shape_of_a_secret_goes(secret: str) -> None:
 @pytest.mark.parametrize(("before", "secret", "after"), AFTER_A_NAME)
 def test_a_value_after_a_telling_name_goes_and_the_name_stays(before: str, secret: str, after: str) -> None:
     assert redact_text(before + secret + after) == f"{before}[redacted]{after}"
+
+
+@pytest.mark.parametrize(("before", "secret", "after"), HEADERS)
+def test_a_header_is_masked_as_a_whole(before: str, secret: str, after: str) -> None:
+    assert Mask().hidden(before + secret + after) == f"{before}<token-1>{after}"
 
 
 @pytest.mark.parametrize(("before", "secret", "after"), SPELLINGS)
@@ -199,6 +230,17 @@ def test_the_password_of_an_address_is_known_as_written_and_as_sent() -> None:
         "Basic a",
         "password",
         "cookie:a=",
+        "cookie:",
+        'cookie:"a=',
+        '"cookie:a="',
+        "cookie:'a=\\",
+        'cookie:"a="b";',
+        'cookie","value":"a=\\"',
+        'cookie" , ' + " " * 70,
+        "authorization:a",
+        "authorization=abcdefgh",
+        'authorization:"Digest a="',
+        "\\cookie\\",
         "pwd=",
         "--token ",
         "--a-token 1",

@@ -150,11 +150,32 @@ _NAMED: Sequence[tuple[str, re.Pattern[str], re.Pattern[str]]] = [
 ]
 """A text without which they cannot be there, telling names in small letters, and values behind them."""
 _NAMES = ("pass", "pwd", "secret", "token", "key")
-_HEADERS = (
-    (re.compile(rf"authorization{_SIGN}"), re.compile(r"""(?:[A-Za-z-]{3,20}\x20)?[^\s"',;]{8,}""")),
-    (re.compile(rf"cookie{_SIGN}"), re.compile(r"""[^\s=;,"']{1,100}=[^\r\n"']+""")),
+_QUOTE = r"""\\{0,16}["']"""
+_HEADER = re.compile(
+    rf"""(?x) (?: (?P<authorization> authorization ) | cookie )
+    (?: (?P<closed> {_QUOTE} \]? )? \s{{0,4}} (?: (?: => | := | :\s{{0,4}}\[ ) \s{{0,4}} (?=b?{_QUOTE}) | (?P<sign> [:=] ) \s{{0,4}} )
+    | (?P<pair> {_QUOTE} \s{{0,4}} , ) \s{{0,80}} (?P<value> {_QUOTE}value{_QUOTE} \s{{0,4}} : \s{{0,4}} )? (?=b?{_QUOTE}) )
+    (?: b?(?P<quote> {_QUOTE} ) )?"""
 )
-"""Headers, in small letters, whose whole value is removed; the name stays."""
+"""The name of a header whose whole value is removed, in small letters, and what stands before the value. Names and values are also
+pairs: `("Cookie", "…")`, `{"name": "Cookie", "value": "…"}`.
+"""
+_COOKIE = re.compile(r"""(?:[^\s=;,"]{1,100};[ \t]{0,4}){0,8}[^\s=;,"]{1,100}=""")
+_AUTHORIZATION = re.compile(
+    r"""(?P<scheme>[A-Za-z0-9-]{3,20}[ \t]{1,4}(?:[\w-]{1,40}=|[^\s"',;]{8,})|[\w-]{1,40}=\\{0,16}")"""
+    r"""|(?P<mixed>(?=[^\s"',;]{0,200}[0-9=])[^\s"',;]{8,})|[^\s"',;]{8,}"""
+)
+"""How values begin that are more than words about authorization."""
+_BEFORE_HEADER = re.compile(r"""(\\{0,16}["'`])[\w-]{0,20}\Z""")
+_STRINGS = re.compile(r"""\\.|["\r\n]""")
+_CLOSING = {
+    quote: re.compile(
+        rf"=\\*+{quote}[^{quote}\r\n]{{0,2000}}{quote}(?=\s{{0,4}}(?:[;,{quote}\\]|\Z))|(?<!\\)(?P<escapes>\\*+){quote}|(?P<end>[\r\n])"
+    )
+    for quote in "\"'`"
+}
+"""What may end a header in quotes: not those of `theme="dark";`, which may have lost their escapes."""
+_REST_OF_LINE = re.compile(r"[^\r\n]{0,16384}")  # servers take no longer header
 
 _SECRETIVE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w~@#$%^&*+=/.!-]*[\w~@#$%^&*+=/-](?![\w(\[{<])")
 """The beginning of a value that is more than a word or a number, and no call."""
@@ -477,7 +498,7 @@ def _secrets_in(text: str, *, any_word: bool = True) -> Iterator[tuple[int, int]
             if value and len(value[0]) >= SHORTEST_MIXED and not _CODE_NAME.fullmatch(value[0]):
                 yield start, start + value.end()
     if "authorization" in lower or "cookie" in lower:
-        yield from (span for header in _HEADERS for span in _values_behind(*header, text, lower))
+        yield from _headers_in(text, lower)
 
 
 def _values_behind(name: re.Pattern[str], value: re.Pattern[str], text: str, lower: str) -> Iterator[tuple[int, int]]:
@@ -495,6 +516,43 @@ def _values_behind(name: re.Pattern[str], value: re.Pattern[str], text: str, low
             end = done = whole.end()
         if end > start:
             yield start, start + len(text[start:end].rstrip("\\"))
+
+
+def _headers_in(text: str, lower: str) -> Iterator[tuple[int, int]]:
+    """Where the values of Authorization and Cookie headers stand: in quotes up to the one that closes them, else to the end of the line.
+    Every character is looked at a few times at most, however many headers there are.
+    """
+    seen = done = 0
+    in_string = False
+    for header in _HEADER.finditer(lower):
+        start = header.end()
+        pattern = _AUTHORIZATION if header["authorization"] else _COOKIE
+        begins = pattern.match(text, start) if start >= done else None
+        if begins is None:
+            continue
+        is_word = bool(header["authorization"]) and begins.lastgroup is None
+        if is_word and header["pair"] and not header["value"]:  # names of headers: ("Authorization", "Content-Type")
+            continue
+        for sign in _STRINGS.finditer(text, seen, header.start()):
+            if len(sign[0]) == 1:
+                in_string = sign[0] == '"' and not in_string
+        seen, opening = header.start(), header["quote"]
+        if opening is None and header["closed"] is None:
+            before = _BEFORE_HEADER.search(text, max(0, seen - 40), seen)
+            opening = before[1] if before else '"' if in_string else None
+        if opening is not None:
+            closing = (
+                each.start()
+                for each in _CLOSING[opening[-1]].finditer(text, start)
+                if each["end"] or (each["escapes"] is not None and len(each["escapes"]) < len(opening))
+            )
+            done = next(closing, len(text))
+        elif is_word or (begins.lastgroup == "mixed" and header["sign"] == "="):
+            done = begins.end()  # as in code, and in `?authorization=x&state=y`
+        else:
+            rest = _REST_OF_LINE.match(text, start)
+            done = rest.end() if rest else start
+        yield start, done
 
 
 def tokens_in(text: str) -> Iterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -117,6 +118,15 @@ def test_messages_that_differ_in_ids_numbers_and_times_are_folded_to_one(one: st
 )
 def test_words_and_status_codes_that_say_what_happened_stay(one: str, other: str) -> None:
     assert folded(one) != folded(other)
+
+
+@pytest.mark.parametrize("said", ["{" + "{}" * 980 + "{x", "{a{b}" * 400, "{" * 2000])
+def test_thousands_of_failures_that_say_nothing_but_braces_are_soon_folded(said: str) -> None:
+    began = time.process_time()
+    forms = {folded(said, quotes=quotes) for _ in range(5_000) for quotes in (False, True)}
+
+    assert len(forms) == 1
+    assert time.process_time() - began < 10
 
 
 def test_a_component_loses_its_number_and_keeps_its_name() -> None:

@@ -29,7 +29,7 @@ _TOKEN = re.compile(r"[\w@+-]+")
 _DIGIT = re.compile(r"\d")
 _BRACES = re.compile(r"\{[^{}]{0,1000}\}")
 _OBJECT = re.compile(
-    r"\{(?:[^{}]|\{[^{}]{0,500}\}){0,1000}(?:\}|$)"
+    r"\{(?:[^{}]|\{[^{}]{0,500}+\}){0,1000}+(?:\}|$)"
 )  # with objects one level down; the end may be cut off
 _TOLD = re.compile(
     r"([\"'])(?:error|errors|error_message|message|msg|detail|details|reason)\1\s*:\s*([\"'])((?:\\.|(?!\2)[^\\]){1,500})",
@@ -87,6 +87,7 @@ def _one_line(text: str) -> str:
     return " ".join(" ".join(lines).split())
 
 
+@lru_cache(maxsize=1024)  # the spans of a loop say the same thousands of times
 def folded(text: str, *, quotes: bool = False) -> str:
     """The text without what differs from one case to the next; with `quotes`, without quoted words as well."""
     text = _OBJECT.sub(_told_in, text[:SAID_CHARS])
@@ -108,10 +109,12 @@ def folded(text: str, *, quotes: bool = False) -> str:
 
 def _told_in(found: re.Match[str]) -> str:
     """The message in an object that reports an error, or the object as it is: what a tool was called with says nothing about its error."""
-    if _GIVEN.search(found.string[max(0, found.start() - 40) : found.start()]):
+    if ":" not in found[0]:
         return found[0]
     said = " ".join(dict.fromkeys(" ".join(each[3].split()) for each in _TOLD.finditer(found[0])))
-    return f"{CODE}{said}" if said and " " not in said else said or found[0]
+    if not said or _GIVEN.search(found.string[max(0, found.start() - 40) : found.start()]):
+        return found[0]
+    return said if " " in said else f"{CODE}{said}"
 
 
 def telling_words(text: str, most: int = 40) -> frozenset[str]:

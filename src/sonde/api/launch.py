@@ -27,7 +27,7 @@ from sonde.core.canonical import hash_value, plural, sha256_text, shown_cost
 from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.events import Event, RunResumed, RunStarted
 from sonde.core.evidence import Citation, Excerpt, Reread
-from sonde.core.markdown_safety import line, quiet
+from sonde.core.markdown_safety import line, quiet, quoted_headings
 from sonde.core.record import RunRecord
 from sonde.core.redaction import rewrite_value, secret_forms
 from sonde.core.schema import load_schema
@@ -454,7 +454,7 @@ def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: Run
 def summary_text(outcome: Outcome, record: RunRecord, ran: Mapping[str, int | None]) -> str:
     """The run on one page."""
     usage, conclusion = record.runtime_ref.usage, outcome.conclusion
-    tokens = usage.tokens_total
+    tokens, text = usage.tokens_total, quiet(conclusion.text.strip())
     lines = [
         f"# {record.run_type}: {outcome.status.value}",
         "",
@@ -467,7 +467,7 @@ def summary_text(outcome: Outcome, record: RunRecord, ran: Mapping[str, int | No
         ),
         *(f"- ran: {line(each)}" for each in ran_lines(ran)),
         "",
-        quiet(conclusion.text.strip()) or "(no output)",
+        (text if record.run_type in INVESTIGATIONS else quoted_headings(text)) or "(no output)",
     ]
     if conclusion.citations:
         lines += ["", "## Citations"]

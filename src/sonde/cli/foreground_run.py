@@ -22,7 +22,7 @@ from sonde.cli.options import EndOptions, OutputOptions
 from sonde.cli.text import escaped_json, link, links_shown, one_line, printable, printable_lines
 from sonde.core.canonical import plural, shown_cost
 from sonde.core.events import Event
-from sonde.core.markdown_safety import unescaped
+from sonde.core.markdown_safety import quoted_headings, unescaped
 from sonde.errors import BudgetExceeded, Cancelled, UsageError
 
 if TYPE_CHECKING:
@@ -158,7 +158,8 @@ def hooks_of(view: View, cancel: Flag) -> RunHooks:
 
 
 def print_answer(answer: Result, output: OutputOptions, roots: Sequence[Path] = ()) -> None:
-    """The text with its citations and gaps, or one object with --json. A file or pipe gets the text exactly as it is.
+    """The text with its citations and gaps, or one object with --json. A line of the text that reads like our own heading is quoted,
+    unless the text stands alone.
 
     Of an edit also what it wrote and how its commands ended.
     """
@@ -194,7 +195,7 @@ def print_answer(answer: Result, output: OutputOptions, roots: Sequence[Path] = 
 
         if any(gap.startswith(NOT_APPLIED) for gap in answer.gaps):
             text = f"Proposed, not written: {text}"
-    lines = text.rstrip("\n").split("\n")
+    lines = (text if output.quiet else quoted_headings(text)).rstrip("\n").split("\n")
     rows: list[str] = []
     linked = links_shown(sys.stdout)
     for number, citation in enumerate(answer.citations, 1):

@@ -8,7 +8,9 @@ Not promised: anything about viewers that run what stands in code, or that fetch
 
 from __future__ import annotations
 
+import html
 import re
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,12 @@ _BLOCK_SIGN = re.compile(r"[#>+=-]|~~~|[|:](?=[ :|-])|\[(?!.*\])|\d{1,9}(?=[.)])
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _ESCAPES = re.compile(r"`+|\\([!-/:-@\[-`{-~])|&lt;|&amp;")
 _MEANT = {"&lt;": "<", "&amp;": "&"}
+_OWN_NAME = r"[*_]*(?:citations|evidence|error|final|gaps|highlights)[\s*_:#]*"
+_OWN_HEADING = re.compile(rf"\s*(?:##+\s*{_OWN_NAME}|[*_]*(?:citations|gaps)[*_]*\s*:[\s*_]*)", re.IGNORECASE)
+_UNDERLINED = re.compile(rf"\s*{_OWN_NAME}", re.IGNORECASE)
+_UNDERLINE = re.compile(r"\s*(?:-+|=+)\s*")
+_LONGEST_HEADING = 200
+_NOT_SEEN = re.compile(rf"[\\{UNSEEN}]")
 _SEPARATORS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")  # ends of lines for some viewers only
 _LONGEST = 200_000  # characters; a longer text is shown as code, because parsing it could take many seconds
 _MOST_BRACKETS = 5_000  # the parser's time grows with their square
@@ -67,6 +75,20 @@ def quiet(markdown: str) -> str:
 def written_out(page: str) -> str:
     """The page with what turns text around or shows nothing written out, such as <U+202E>: a name reads as it is."""
     return _WRITTEN_OUT.sub(lambda found: f"<U+{ord(found[0]):04X}>", page)
+
+
+def quoted_headings(text: str) -> str:
+    """An answer in which no line reads like a heading that we write below it (`Citations:`, `## Gaps`): such lines are quoted."""
+    lines = text.splitlines(keepends=True)
+    for at, each in enumerate(lines):
+        seen = " ".join(_NOT_SEEN.sub("", each).split())
+        if len(seen) > _LONGEST_HEADING:  # both calls below take long for some long lines
+            continue
+        seen = _NOT_SEEN.sub("", unicodedata.normalize("NFKC", html.unescape(seen)))
+        underlined = _UNDERLINED.fullmatch(seen) and at + 1 < len(lines) and _UNDERLINE.fullmatch(lines[at + 1])
+        if underlined or _OWN_HEADING.fullmatch(seen):
+            lines[at] = f"> {each}"
+    return "".join(lines)
 
 
 def words(text: str) -> str:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from sonde.core.evidence import Citation
-from sonde.core.markdown_safety import code, fence, line, quiet
+from sonde.core.markdown_safety import code, fence, line, quiet, quoted_headings
 from sonde.engines.rlms import MAX_CITATIONS, highlights_of
 from sonde.errors import (
     BudgetExceeded,
@@ -209,7 +209,9 @@ def summary(result: Mapping[str, Any]) -> str:
         }
     if final not in (None, {}):
         text = final if isinstance(final, str) else json.dumps(final, ensure_ascii=False, indent=1)
-        shown = quiet(text[:FINAL_CHARS]) if isinstance(final, str) else fence(text[:FINAL_CHARS], "json")
+        shown = (
+            quoted_headings(quiet(text[:FINAL_CHARS])) if isinstance(final, str) else fence(text[:FINAL_CHARS], "json")
+        )
         more = ["", "… cut here; result.json has all of it"] if len(text) > FINAL_CHARS else []
         lines += ["", "## Final", shown, *more]
     if not result.get("ok"):

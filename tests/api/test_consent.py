@@ -101,6 +101,22 @@ def test_a_found_file_may_lower_what_is_spent_but_not_raise_it(place: Path) -> N
     assert settings(place, "", "max_cost_usd = 5").knobs["max_cost_usd"] == 5
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "max_tokens_total = -1",
+        "max_tokens_per_subcall = 0",
+        "max_iterations = 0",
+        "max_depth = -1",
+        "max_cost_usd = -0.5",
+    ],
+)
+def test_a_limit_that_no_run_could_have_is_refused_with_the_file_that_sets_it(place: Path, limit: str) -> None:
+    with pytest.raises(ConfigError, match=f"{limit.split(maxsplit=1)[0]} must be .* zero, not .*sonde.toml"):
+        settings(place, limit)
+    assert settings(place, "max_depth = 0\nmax_subcalls = 0").knobs == {"max_depth": 0, "max_subcalls": 0}
+
+
 def test_a_found_file_keeps_runs_in_its_own_folder(place: Path) -> None:
     assert settings(place, 'runs_dir = "kept/runs"').runs_dir == place / "strange/kept/runs"
     assert settings(place, 'runs_dir = "../../public"').runs_dir == Settings().runs_dir

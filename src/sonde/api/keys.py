@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from sonde.core.budget import Budget
 from sonde.errors import ConfigError
 from sonde.models.base import Price
 from sonde.models.loopback import PORTS
@@ -237,6 +238,12 @@ def check(key: Key, value: Any, source: str) -> Any:
         expected = f"{_EXPECTED[key.form]} ({key.doc})" if key.form == "text" else _EXPECTED[key.form]
         shown = "what is there (not shown: it is a key)" if key.secret else repr(value)
         raise ConfigError(f"{key.name} from {source} must be {expected}, not {shown}")
+    _check_size(key, parsed, source)
+    return parsed
+
+
+def _check_size(key: Key, parsed: Any, source: str) -> None:
+    """ConfigError for a number that no run could use."""
     if key.name == "timeout_s" and parsed <= 0:
         raise ConfigError(f"timeout_s from {source} must be above zero, not {parsed:g}")
     most = {"temperature": 2, "top_p": 1, "trace_cache_gb": 100_000}.get(key.name)
@@ -244,7 +251,11 @@ def check(key: Key, value: Any, source: str) -> Any:
         raise ConfigError(f"{key.name} from {source} must be from 0 to {most}, not {parsed:g}")
     if key.name in ("max_parallel", "max_journal_mb", "max_output_tokens") and parsed < 1:
         raise ConfigError(f"{key.name} from {source} must be 1 or more, not {parsed}")
-    return parsed
+    if key.knob:
+        try:
+            Budget(**{key.name: parsed})
+        except ConfigError as error:
+            raise ConfigError(f"{error.message} (from {source})") from None
 
 
 def command_spec(argv: Iterable[Any]) -> str | None:

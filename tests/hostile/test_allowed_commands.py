@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -455,3 +456,18 @@ def test_nothing_may_be_added_to_an_exact_command(victim: Victim) -> None:
 
     model = edit(victim, ["=git diff --stat"], "git diff --stat")
     assert "b.md | 2 +-" in model.prompts[1]
+
+
+@pytest.mark.hostile_long
+def test_a_git_that_lies_in_the_workspace_is_not_asked_even_if_it_is_first_on_the_path(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository(victim)
+    victim.write(".venv/bin/git", f"#!/bin/sh\ntouch {victim.marker}\n")
+    (victim.folder / ".venv/bin/git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{victim.folder}/.venv/bin:{os.environ['PATH']}")
+    allowed = ["=git status --short", "=.venv/bin/git status"]
+
+    assert " M b.md" in edit(victim, allowed, "git status --short").prompts[-1]
+    assert "only one in the workspace" in edit(victim, allowed, ".venv/bin/git status").prompts[-1]
+    assert not victim.marker.exists()

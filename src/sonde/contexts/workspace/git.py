@@ -377,15 +377,22 @@ def variables(settings: Mapping[str, str] = FIXED) -> dict[str, str]:
     }
 
 
+def git_outside(root: Path, environment: Mapping[str, str]) -> str | None:
+    """Git as PATH finds it, but never one of this folder: it is asked about settings and history before anything confines it."""
+    root = root.resolve()
+    places = [each for each in environment.get("PATH", os.defpath).split(os.pathsep) if each]
+    outside = os.pathsep.join(each for each in places if not Path(each).resolve().is_relative_to(root))
+    program = shutil.which("git", path=outside)
+    return None if program is None or Path(program).resolve().is_relative_to(root) else program
+
+
 def carried_settings(words: Sequence[str], root: Path, folder: Path, environment: Mapping[str, str]) -> bytes:
     """The user's own settings of git as a file for an allowed command, which cannot read theirs: a token may stand there. Only those
     that hold none: name, address and the like, and for git itself filters.
     """
-    program = shutil.which("git", path=environment.get("PATH"))
-    if program is None or any(
-        path.is_relative_to(root) for path in (Path(program).absolute(), Path(program).resolve())
-    ):
-        return b""  # never one of the workspace: this one is not confined
+    program = git_outside(root, environment)
+    if program is None:
+        return b""
     listed: bytes | None = None
     with suppress(ToolFault):
         ask = [program, "config", "--list", "--show-scope", "--includes", "-z"]
@@ -526,9 +533,10 @@ def printed(words: Sequence[str], folder: Path, environment: Mapping[str, str]) 
     """What a git command that only reads history prints, with `\ufffd` for what is not UTF-8. It takes none of the variables that would
     lead it elsewhere.
     """
-    program = shutil.which("git", path=environment.get("PATH"))
+    top = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
+    program = git_outside(top, environment)
     if program is None:
-        raise ToolFault("there is no git on this machine")
+        raise ToolFault("there is no git on this machine, other than in the repository itself")
     env = {key: value for key, value in environment.items() if not key.startswith("GIT_")}
     argv, env, _ = started(program, words, folder, env, LIST_S)
     said = _answer(argv, folder, env, "commits")

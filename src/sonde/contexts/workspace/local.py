@@ -224,6 +224,11 @@ class LocalWorkspace:
         program = words[0]
         if "/" in program:  # meant from the root, whichever folder the model names
             program = str(self.root.path / program)
+        if git.is_git(words):
+            found = program if "/" in program else git.git_outside(self.root.path, self.environment)
+            if found is None or Path(found).resolve().is_relative_to(self.root.path):
+                raise ToolFault(f"{command!r} is not started: there is no git, or only one in the workspace")
+            program = found
         if shutil.which(program, path=self.environment.get("PATH")) is None:
             raise ToolFault(f"{command!r} could not be started: there is no program {words[0]!r}")
         argv, environment, left_off = [program, *words[1:]], {**self.environment, **git.variables()}, ""

@@ -195,6 +195,29 @@ def test_hidden_characters_are_written_out_and_make_no_lines(hidden: str) -> Non
     assert f"+harmless<U+{ord(hidden):04X}> unchanged = True" in out.getvalue().split("\n")
 
 
+def test_a_line_that_looks_like_the_heading_of_another_file_is_marked_and_coloured_as_a_line() -> None:
+    old = "--- a/unchanged\n-- a/README.md\n-- a comment\ny = 2\n"
+    patch = """*** Begin Patch
+*** Update File: build.lua
+ --- a/unchanged
+--- a/README.md
+--- a comment
++++ b/README.md
++os.execute('evil')
+ y = 2
+*** End Patch"""
+    out = io.StringIO()
+
+    AtTerminal(lambda: "n\n", out, color=True)(plan_patch(patch, lambda _path: old))
+
+    lines = out.getvalue().split("\n")
+    assert [each for each in lines if each.startswith(("---", "+++"))] == ["--- a/build.lua", "+++ b/build.lua"]
+    assert "(unchanged line)  --- a/unchanged" in lines
+    assert "\x1b[31m(removed line) --- a/README.md\x1b[0m" in lines
+    assert "\x1b[31m--- a comment\x1b[0m" in lines
+    assert "\x1b[32m(added line) +++ b/README.md\x1b[0m" in lines
+
+
 def test_all_is_asked_once() -> None:
     person, _ = answers("a")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import sys
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from sonde.core.cancellation import WAIT_S
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
 
+HEADING_LINES = 2
+MARKS = {"+": "added", "-": "removed", " ": "unchanged"}
+_LIKE_HEADING = re.compile(r" ?(?:---|\+\+\+)(?:\s+\S+\s*$|\s*(?:[ab]/|/dev/null))")
 COLORS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 QUESTION = "Apply this change? [y]es, [n]o, [a]ll for this task: "
 WHY = "Why not? (goes back to the model) "
@@ -112,13 +116,18 @@ class AtTerminal:
 
 
 def _shown(plan: Plan, *, color: bool) -> str:
-    """The diff and what it comes to."""
+    """The diff and what it comes to. Only the first two lines of a file's diff are its heading; a line of the file that looks like one
+    is marked.
+    """
     lines: list[str] = []
-    diff = visible(plan.diff()).replace(
-        "\r", "<U+000D>"
-    )  # one before LF is there only where lines end in different ways
-    for line in printable_lines(diff).removesuffix("\n").split("\n"):
-        paint = COLORS.get(line[:1], "") if color and not line.startswith(("+++", "---")) else ""
-        lines.append(f"{paint}{line}\x1b[0m" if paint else line)
+    for change in plan.changes:
+        diff = visible(change.diff).replace(
+            "\r", "<U+000D>"
+        )  # one before LF is there only where lines end in different ways
+        for number, line in enumerate(printable_lines(diff).removesuffix("\n").split("\n")):
+            paint = COLORS.get(line[:1], "") if color and number >= HEADING_LINES else ""
+            marked = number >= HEADING_LINES and _LIKE_HEADING.match(line)
+            text = f"({MARKS[line[0]]} line) {line}" if marked else line
+            lines.append(f"{paint}{text}\x1b[0m" if paint else text)
     shown = "\n".join(lines)
     return f"\n{shown}\n{printable_lines(visible(plan.summary()))}\n"

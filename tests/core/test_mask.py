@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -277,3 +278,30 @@ def test_json_in_json_stays_json_and_its_cards_and_addresses_are_hidden(
         hidden = json.loads(hidden)["in"]
 
     assert not [each for each in ("4111", "jane", "corp") if each in hidden.rpartition("\n")[2]]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"password": "hunter2-and-more"},
+        {"db": {"user": "app", "db_pass": "hunter2-and-more"}},
+        {"headers": [{"name": "Cookie", "value": "sid=hunter2-and-more"}]},
+        {"http.request.header.authorization": ["Token hunter2-and-more"]},
+        {"key": "api_key", "value": "hunter2-and-more"},
+        {"private_key": "hunter2-and-more\nhunter2-and-less"},
+    ],
+)
+def test_a_text_under_a_telling_name_is_hidden_and_comes_back(data: dict[str, Any]) -> None:
+    mask = Mask()
+
+    hidden = mask.hidden_value(data)
+
+    assert "hunter2" not in str(hidden) and "<token-1>" in str(hidden)
+    assert mask.restored_value(hidden) == data
+
+
+@pytest.mark.parametrize(
+    "data", [{"token": " the", "logprob": -0.1}, {"max_tokens": 5}, {"name": "Paris", "value": "x1"}]
+)
+def test_a_name_that_only_looks_telling_hides_nothing(data: dict[str, Any]) -> None:
+    assert Mask().hidden_value(data) == data

@@ -33,7 +33,18 @@ from urllib.parse import unquote
 from sonde.core.deadline import deadline_in_force
 from sonde.core.markdown_safety import words
 from sonde.core.patterns import Pattern, compiled
-from sonde.core.redaction import PART, Span, folded, found_in_parts, readings, resolved, rewrite_value, tokens_in
+from sonde.core.redaction import (
+    OVERLAP,
+    PART,
+    TELLING,
+    Span,
+    folded,
+    found_in_parts,
+    readings,
+    resolved,
+    rewrite_value,
+    tokens_in,
+)
 from sonde.errors import ConfigError
 
 MOST_VALUES = 200_000
@@ -297,7 +308,30 @@ class Mask:
 
     def hidden_value(self, value: Any) -> Any:
         """Plain data, keys included. A number that is a card, or in which a pattern of the user finds something, becomes text."""
-        return rewrite_value(self._numbers_as_text(value), self.hidden)
+        return self._hidden_below(self._numbers_as_text(value), "")
+
+    def _hidden_below(self, value: Any, name: str) -> Any:
+        """The same for data that stands under this name, which may tell that it is a secret: `{"password": "…"}`, and also
+        `{"name": "Cookie", "value": "…"}`.
+        """
+        match value:
+            case str():
+                if TELLING.search(name) and any(
+                    end > len(name) + 3 for _, end in tokens_in(f'{name}: "{value[:OVERLAP]}"')
+                ):
+                    return self._replaced(value, ((*line.span(), "token") for line in re.finditer(r"[^\r\n]+", value)))
+                return self.hidden(value)
+            case dict():
+                fields = cast("dict[Any, Any]", value)
+                pair = fields.get("name", fields.get("key"))
+                named = {key: pair if key == "value" and isinstance(pair, str) else str(key) for key in fields}
+                return {
+                    self._hidden_below(key, ""): self._hidden_below(item, named[key]) for key, item in fields.items()
+                }
+            case list() | tuple():
+                return [self._hidden_below(item, name) for item in cast("Sequence[Any]", value)]
+            case _:
+                return value
 
     def hidden_texts(self, value: Any) -> Any:
         """Plain data of our own, such as a recipe: its texts are masked, and its numbers are limits and times, which stay."""

@@ -211,7 +211,7 @@ _ESCAPED = re.compile(
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v"}
 
-_TELLING = re.compile(rf"(?i)(?:{_NAME}|authorization|cookie)$")
+TELLING = re.compile(rf"(?i)(?:{_NAME}|authorization|cookie)$")
 """Names of fields whose whole text is removed."""
 
 
@@ -571,7 +571,7 @@ def redact_value(value: Any, kept: Sequence[str] = ()) -> Any:
     clean: dict[Any, Any] = {}
     for name, item in cast("dict[Any, Any]", value).items():
         telling = isinstance(item, str) and (
-            _TELLING.search(str(name)) or _NAMED[1][1].search(f"{name}={item[:3]}".lower())
+            TELLING.search(str(name)) or _NAMED[1][1].search(f"{name}={item[:3]}".lower())
         )
         shown = REDACTED if telling else redact_value(item)
         clean[redact_text(name) if isinstance(name, str) else name] = item if name in kept else shown

@@ -14,6 +14,7 @@ from trace_cases import (
     SPAN,
     TOOL,
     TRACE,
+    Json,
     calm_trace,
     failed_trace,
     limits_of,
@@ -322,6 +323,118 @@ def test_a_control_can_be_judged_although_its_scope_would_skip_it(tmp_path: Path
 
     assert judged(found)["bank.pin"]["pass_fail"] == "fail"
     assert "1234" not in str(judged(found)["bank.pin"]["evidence_refs"])
+
+
+KEY = "AKIA" + "QWERTYUIOPASDFGH"
+SECRETS = r"""
+controls:
+  - control_id: no.keys
+    controls_version: own
+    required_evidence: [required_span_attributes]
+    title: No keys
+    description: No keys in the open.
+    severity: critical
+    violation_patterns: ['\b(AKIA|ASIA)[0-9A-Z]{16}\b', 'password"?:\s*"hunter']
+    remediation_template: Rotate it.
+  - control_id: few.errors
+    controls_version: own
+    required_evidence: [required_span_attributes]
+    title: Few errors
+    description: At most one error.
+    severity: low
+    violation_patterns: []
+    max_error_spans: 1
+    remediation_template: Handle it.
+  - control_id: no.keys.in.errors
+    controls_version: own
+    required_evidence: [required_span_attributes]
+    title: No keys in errors
+    description: No keys in errors.
+    severity: high
+    violation_patterns: ['\bAKIA[0-9A-Z]{16}\b']
+    look_in: [status]
+    remediation_template: Rotate it.
+"""
+
+
+def by_own_rules(folder: Path, rows: list[Json], **more: Any) -> sonde.Investigation:
+    own = folder / "own.yaml"
+    own.write_text(SECRETS)
+    return sonde.comply(TRACE, write(folder, rows), controls_files=[own], **options(**more))
+
+
+def raised(**attributes: str) -> list[Json]:
+    return [{"name": "exception", "timestamp": 1_767_225_600_000_000_000, "attributes": attributes}]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "events"),
+    [
+        ({"output.value": json.dumps({"text": f"A=1\n{KEY}\nB=2"})}, []),
+        ({"output.value": json.dumps({"inner": json.dumps({"text": f"A=1\t{KEY}"})})}, []),
+        ({"output.value": f'{{"text": "A\\u003d{KEY}\\u0022"}}'}, []),
+        ({"output.value": json.dumps({"inner": '{"password": "hunter2"}'})}, []),
+        ({"lines": ["first", f"second\n{KEY}"]}, []),
+        ({}, raised(**{"exception.type": "E", "exception.stacktrace": f"File a\n key = '{KEY}'"})),
+        ({}, [{**raised(body=f"using {KEY}")[0], "name": "log"}]),
+    ],
+)
+@pytest.mark.parametrize("mask", [False, True])
+def test_a_key_fails_its_control_wherever_in_a_span_it_stands(
+    tmp_path: Path, attributes: Json, events: list[Json], mask: bool
+) -> None:
+    rows = [span(ROOT, "agent", 0, parent=None, attributes={"input.value": "hi", **attributes}, events=events)]
+    found = by_own_rules(tmp_path, rows, mask=mask)
+
+    controls = judged(found)
+    assert controls["no.keys"]["pass_fail"] == "fail"
+    stack = "exception.stacktrace" in str(events)
+    assert controls["no.keys.in.errors"]["pass_fail"] == ("fail" if stack else "pass")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "spans", "left"),
+    [
+        ({"output.value": "y" * 20_100}, 1, "100 characters in 1 of the spans"),
+        ({f"part.{n}": "y" * 20_000 for n in range(60)}, 1, "characters in 1 of the spans"),
+        ({}, 402, "2 of the spans"),
+    ],
+)
+def test_a_control_does_not_pass_on_text_that_the_rules_did_not_read(
+    tmp_path: Path, attributes: Json, spans: int, left: str
+) -> None:
+    first = span(ROOT, "agent", 0, parent=None, attributes={"input.value": "hi", **attributes})
+    rows = [first, *(span(f"{0xABC000 + n:016x}", "step", n, parent=ROOT) for n in range(1, spans))]
+    found = by_own_rules(tmp_path, rows)
+
+    controls = judged(found)
+    assert controls["no.keys"]["pass_fail"] == "insufficient_evidence"
+    assert left in controls["no.keys"]["missing_evidence"][0]
+    assert any(left in gap and "no.keys" in gap for gap in found.gaps)
+    assert controls["few.errors"]["pass_fail"] == "pass", "its count needs no text"
+    assert controls["no.keys.in.errors"]["pass_fail"] == ("insufficient_evidence" if spans > 1 else "pass")
+    assert found.report is not None and found.report["overall_verdict"] == "needs_review"
+
+
+def test_chunks_whose_json_is_too_long_to_read_do_not_pass(tmp_path: Path) -> None:
+    chunks = json.dumps([{"content": "y" * 20_100}, {"content": KEY}])
+    asked = span(ROOT, "look", 0, parent=None, attributes={"retrieval.documents": chunks})
+    own = tmp_path / "own.yaml"
+    own.write_text(SECRETS.replace("[status]", "[retrieved]"))
+    found = sonde.comply(TRACE, write(tmp_path, [asked]), controls_files=[own], **options())
+
+    assert judged(found)["no.keys.in.errors"]["pass_fail"] == "insufficient_evidence"
+
+
+@pytest.mark.parametrize(("wanted", "stands"), [("fail", "fail"), ("pass", "insufficient_evidence")])
+def test_a_model_may_fail_what_the_rules_read_in_part_but_not_pass_it(tmp_path: Path, wanted: str, stands: str) -> None:
+    rows = [*calm_trace(), span("00000000000000ee", "late", 9, attributes={"output.value": "y" * 20_100})]
+    own = tmp_path / "own.yaml"
+    own.write_text(SECRETS)
+    scripted = model(LOOK, submit(verdict("no.keys", wanted, f"[{SPAN}]")))
+    found = sonde.comply(TRACE, write(tmp_path, rows), controls_files=[own], **options(scripted))
+
+    assert judged(found)["no.keys"]["pass_fail"] == stands
 
 
 def test_wrong_versions_controls_and_files_are_the_callers_mistake(calm: Path, tmp_path: Path) -> None:

@@ -124,8 +124,9 @@ def test_more_controls_than_are_judged_are_told_and_one_that_was_asked_for_is_ju
     assert "11 of 61 controls that apply were not judged: at most 50 are" in found.report["gaps"]
 
 
-def test_text_that_rules_did_not_read_is_a_gap(tmp_path: Path) -> None:
-    long = span(LLM, "plan", 1, attributes={"output.value": "x" * 30_000 + " the secret"})
+def test_text_that_rules_did_not_read_is_a_gap_and_no_pass(tmp_path: Path) -> None:
+    long = "…[cut: 20000 of 1 characters]" + "x" * 30_000 + " the secret"
+    long = span(LLM, "plan", 1, attributes={"output.value": long})
     path = tmp_path / "c.yaml"
     path.write_text(control("secret", more="  violation_patterns: [the secret]\n"))
     source = write(tmp_path, [span(ROOT, "agent.run", 0, parent=None), long])
@@ -133,7 +134,7 @@ def test_text_that_rules_did_not_read_is_a_gap(tmp_path: Path) -> None:
     found = sonde.comply(TRACE, source, controls_files=[path], **options())
 
     assert found.report is not None
-    assert [each["pass_fail"] for each in found.report["controls_evaluated"]] == ["pass"]
+    assert [each["pass_fail"] for each in found.report["controls_evaluated"]] == ["insufficient_evidence"]
     assert (
         f"of 1 spans only the first 20000 characters of each text were read by the rules: {LLM}" in found.report["gaps"]
     )

@@ -21,7 +21,7 @@ from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.contexts.traces.maskedstore import MaskedStore
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import merge
-from sonde.engines.controls_rule import JUDGEMENT, rule, see
+from sonde.engines.controls_rule import JUDGEMENT, UNREAD, rule, see
 from sonde.engines.pages import compliance_page
 from sonde.engines.reports import ComplianceReport, ControlFinding, Overridden, Verdict
 from sonde.engines.submission import (
@@ -94,6 +94,10 @@ def prefilter(gathered: Gathered) -> Prefilter:
     unjudged = (
         [f"{left} of {every} controls that apply were not judged: at most {MAX_CONTROLS} are"] if left > 0 else []
     )
+    lacking = [each for each in ruled if each.missing and each.missing[0].startswith(UNREAD)]
+    if lacking:
+        named = ", ".join(each.control.control_id for each in lacking[:4]) + (" and others" if len(lacking) > 4 else "")
+        unjudged.append(f"{named}: {lacking[0].why}")
     return Prefilter(
         variables={"trace_id": trace_id, "controls": rows, "controls_version": gathered.params["controls_version"]},
         text=text,
@@ -203,7 +207,10 @@ class Judgement:
             self.wrong("schema", f"{name}: pass_fail must be one of {', '.join(SEVERITY_OF)}; not {wanted!r:.40}")
             return ruled
         undecided = ruled.missing_evidence == [JUDGEMENT]
-        stands = ruled.pass_fail == "insufficient_evidence" or SEVERITY_OF[wanted] < SEVERITY_OF[ruled.pass_fail]
+        # Where the rules read only a part, a model may have found a violation in the rest.
+        unread = wanted == "fail" and any(each.startswith(UNREAD) for each in ruled.missing_evidence)
+        insufficient = ruled.pass_fail == "insufficient_evidence" and not unread
+        stands = insufficient or SEVERITY_OF[wanted] < SEVERITY_OF[ruled.pass_fail]
         if stands and not undecided:
             if wanted != ruled.pass_fail:
                 self.gaps.append(f"{name}: the model said {wanted}; the rule's {ruled.pass_fail} stands")

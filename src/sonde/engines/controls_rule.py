@@ -2,15 +2,19 @@
 
 A rule fails a control only with a proved place, and says `insufficient_evidence` when what the control requires is
 not in the trace. Bounded: at most MAX_SPANS spans are opened, failed ones first, one at a time, and the first
-READ_CHARS characters of each text are kept for matching; what was left out is a gap. In a masked run patterns are matched against the real
-values, since a mask must not make a control pass; what is quoted and pointed at is masked.
+READ_CHARS characters of each text are kept for matching; what was left out is a gap, and a control that looks there
+does not pass. In a masked run patterns are matched against the real values, since a mask must not make a control pass;
+what is quoted and pointed at is masked.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from sonde.contexts.controls import Control
+from sonde.contexts.traces.caps import clipped
 from sonde.contexts.traces.maskedstore import MaskedStore
 from sonde.contexts.traces.prefilter import READ_CHARS, shortened
 from sonde.contexts.traces.rules import error_text
@@ -31,6 +35,7 @@ MAX_SPANS = 400
 MAX_CHARS = 1_000_000
 SHOWN = 4
 JUDGEMENT = "a model's or a person's judgement"
+UNREAD = "not read by the rules: "
 STATUS_KEYS = (
     "http.status_code",
     "http.response.status_code",
@@ -38,6 +43,19 @@ STATUS_KEYS = (
     "response.format",
     "llm.finish_reason",
 )
+# As `clipped` says it. Nobody gains by forging it: a control passes only without it.
+_CUT = re.compile(rf"…\[cut: {READ_CHARS} of (\d{{1,12}}) characters\]")
+_ESCAPES = (
+    ("\\\\", "\\"),
+    ("\\\\", "\\"),
+    ("\\n", "\n"),
+    ("\\r", "\n"),
+    ("\\t", "\t"),
+    ('\\"', '"'),
+    ("\\'", "'"),
+    ("\\/", "/"),
+)
+_CODE = re.compile(r"\\u00([0-9a-fA-F]{2})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +71,9 @@ class Seen:
     chunks: tuple[Excerpt, ...]
     messages: tuple[Excerpt, ...]
     attributes: tuple[Excerpt, ...]
+    unopened: int = 0
+    torn: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Spans whose chunks cannot be read since their JSON was cut, with the number of characters that are missing."""
     gaps: tuple[str, ...] = ()
 
     def of(self, need: str) -> tuple[Excerpt, ...]:
@@ -92,6 +113,7 @@ def see(store: TraceStore, trace_id: str) -> Seen:
     chosen = sorted(summaries, key=lambda s: (s.status != "ERROR" and not s.exception, s.order))[:MAX_SPANS]
     real: list[tuple[str, Span]] = []
     cut: list[str] = []
+    torn: dict[str, int] = {}
     tool_io: list[Excerpt] = []
     chunks: list[Excerpt] = []
     messages: list[Excerpt] = []
@@ -99,10 +121,13 @@ def see(store: TraceStore, trace_id: str) -> Seen:
     for summary in sorted(chosen, key=lambda s: s.order):
         span = store.span(summary.span_id)
         unmasked = store.real_span(summary.span_id) if isinstance(store, MaskedStore) else span
-        short = shortened(unmasked)
+        short = _short(unmasked)
         real.append((summary.span_id, short))
-        if short.attributes != unmasked.attributes:
+        if short != unmasked:
             cut.append(summary.span_id)
+            if len(chunks_of(short)) != len(chunks_of(unmasked)):
+                long = (len(text) - READ_CHARS for text in unmasked.attributes.values() if isinstance(text, str))
+                torn[summary.span_id] = sum(max(0, left) for left in long)
         tool = tool_io_of(span)
         tool_io += artifact_excerpts(EvidenceKind.TOOL_IO, span, [tool] if tool else [])
         if len(chunks) < SHOWN:
@@ -128,19 +153,28 @@ def see(store: TraceStore, trace_id: str) -> Seen:
         chunks=tuple(chunks),
         messages=tuple(messages),
         attributes=tuple(attributes),
+        unopened=len(summaries) - len(chosen),
+        torn=torn,
         gaps=tuple(gaps),
     )
 
 
 def rule(control: Control, seen: Seen) -> Ruled:
     """What the rules say about one control."""
-    hits = [
-        (span_id, found) for span_id, span in seen.real if (found := control.violations(_text(span, control.look_in)))
-    ]
+    hits: list[tuple[str, list[str]]] = []
+    cut: list[int] = []  # characters that were not read, by span
+    for span_id, span in seen.real if control.violation_patterns else ():
+        text = _text(span, control.look_in)
+        if found := _violations(control, text):
+            hits.append((span_id, found))
+        lost = sum(max(1, int(whole) - READ_CHARS) for whole in set(_CUT.findall(text))) + max(0, len(text) - MAX_CHARS)
+        if "retrieved" in control.look_in:
+            lost = max(lost, seen.torn.get(span_id, 0))
+        cut += [lost] if lost else []
     if hits:
         first, found = hits[0]
         if isinstance(seen.store, MaskedStore):
-            found = control.violations(_text(shortened(seen.store.span(first)), control.look_in))
+            found = control.violations(_text(_short(seen.store.span(first)), control.look_in)[:MAX_CHARS])
         why = f"matched {f'{found[0]!r:.80}' if found else 'a value that the mask hides'} in span {first}"
         excerpts = tuple(e for span_id, _ in hits[:SHOWN] for e in seen.pointers(span_id))
         return Ruled(control=control, pass_fail="fail", confidence=0.78, excerpts=excerpts, why=why)
@@ -155,9 +189,35 @@ def rule(control: Control, seen: Seen) -> Ruled:
     if control.judgement == "model":
         why = "no pattern matched, but only a judgement can say that it holds"
         return Ruled(control=control, pass_fail="insufficient_evidence", confidence=0.5, missing=(JUDGEMENT,), why=why)
+    unread = [f"{seen.unopened:,} of the spans"] if seen.unopened and control.violation_patterns else []
+    unread += [f"{sum(cut):,} characters in {len(cut):,} of the spans"] if cut else []
+    if unread:
+        left = UNREAD + " and ".join(unread)
+        why = f"no pattern matched in what was read; {left}"
+        return Ruled(control=control, pass_fail="insufficient_evidence", confidence=0.5, missing=(left,), why=why)
     shown = tuple(seen.of(need)[0] for need in control.required_evidence)
     confidence = 0.72 if shown else 0.62
     return Ruled(control=control, pass_fail="pass", confidence=confidence, excerpts=shown, why="no pattern matched")
+
+
+def _short(span: Span) -> Span:
+    """The span with long texts cut, also those of its events."""
+    events = (
+        replace(event, attributes={key: clipped(value, READ_CHARS) for key, value in event.attributes.items()})
+        for event in span.events
+    )
+    return replace(shortened(span), events=tuple(events))
+
+
+def _violations(control: Control, text: str) -> list[str]:
+    """What matches in the text as it is, or as JSON means it: behind the n of an escaped line end no word begins."""
+    meant = read = text[:MAX_CHARS]
+    found = control.violations(read)
+    if found or "\\" not in read:
+        return found
+    for escape, sign in _ESCAPES:  # twice the backslash itself: JSON is often inside JSON
+        meant = meant.replace(escape, sign)
+    return control.violations(_CODE.sub(lambda code: chr(int(code[1], 16)), meant))
 
 
 def _text(span: Span, places: tuple[str, ...]) -> str:
@@ -166,6 +226,8 @@ def _text(span: Span, places: tuple[str, ...]) -> str:
     if places:
         summary = span.summary
         stated = [f"{key}: {span.attributes[key]}" for key in STATUS_KEYS if key in span.attributes]
+        raised = (event.attributes for event in span.events if event.is_exception)
+        stated += [str(said.get(f"exception.{key}", "")) for said in raised for key in ("message", "stacktrace")]
         found: list[tuple[str, str]] = [("status", "\n".join([summary.status_message, error_text(span), *stated]))]
         output = str((tool.row["output"] if tool else span.attributes.get("output.value")) or "")
         if summary.status == "ERROR" or summary.exception:
@@ -186,8 +248,9 @@ def _text(span: Span, places: tuple[str, ...]) -> str:
                 )
                 for row in rows
             ]
-        return "\n".join(text for place, text in found if place in places)[:MAX_CHARS]
+        return "\n".join(text for place, text in found if place in places)
     parts = [span.summary.name, span.summary.status_message, error_text(span)]
     parts += [f"{key}: {value}" for key, value in span.attributes.items()]
+    parts += [f"{event.name} {key}: {value}" for event in span.events for key, value in event.attributes.items()]
     parts += [tool.text] if tool else []
-    return "\n".join(parts)[:MAX_CHARS]
+    return "\n".join(parts)

@@ -5,7 +5,8 @@ import { Refusal } from "./refusal";
 const SECRETS = [
   ...[".git", "git~*", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"],
   ...[".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".npmrc", ".pypirc", ".git-credentials", ".htpasswd"],
-  ...[".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", "htpasswd", ".vault_pass*", ".vault-pass*", "ssh_host_*_key"],
+  ...[".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", "htpasswd"],
+  ...[".vault_pass*", ".vault-pass*", "ssh_host_*_key"],
   ...[".dockercfg", ".dockerconfigjson", "kubeconfig", "*.kubeconfig", "kubeconfig.y*ml", "kubeconfig.json"],
   ...[".s3cfg", ".boto", ".databrickscfg", "rclone.conf", "service_account*.json"],
   ...["*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.gpg", "*.asc"],

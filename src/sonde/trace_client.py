@@ -13,6 +13,7 @@ import json
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
@@ -31,6 +32,7 @@ FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 8.0
 MAX_ASKED_PAUSE_S = 60.0  # of what a server asks for with Retry-After
 MAX_REPLY_BYTES = 64 * 1024 * 1024
+UNPACKED_STEP = 1024 * 1024
 MAX_PAGES = 5000
 MAX_CURSOR = 4096  # characters; it goes into an address, and we remember each of a listing
 MAX_LISTING_BYTES = 2 * 1024 * 1024 * 1024
@@ -102,7 +104,7 @@ class TraceClient:
         self._keys = secret_forms([*sent.values(), *secrets, *url_secrets(base_url)])
         self._http = httpx2.Client(
             base_url=self.base_url,
-            headers={**sent, "accept": "application/json"},
+            headers={**sent, "accept": "application/json", "accept-encoding": "gzip"},
             transport=transport,
             trust_env=False,  # a proxy from the environment would see the key
             follow_redirects=False,
@@ -148,6 +150,8 @@ class TraceClient:
             self._in_vain += 1
             try:
                 reply = self._reply(method, path, sent, body, self._timeout(problem))
+            except httpx2.DecodingError as failure:
+                raise ToolResponseInvalid(f"the reply of {self.product} at {path} cannot be read: {failure}") from None
             except httpx2.RequestError as failure:
                 problem = f"{type(failure).__name__} at {method} {path}"
                 continue
@@ -210,8 +214,8 @@ class TraceClient:
                 "extensions": {"trace": traced},
             }
             with self._http.stream(method, path, **options) as reply:
-                for chunk in reply.iter_bytes():
-                    content += chunk
+                for piece in unpacked(reply):
+                    content += piece
                     if len(content) > MAX_REPLY_BYTES:
                         raise ReplyTooLarge(f"the reply at {path} is larger than {MAX_REPLY_BYTES >> 20} MiB")
                     if time.monotonic() - began > seconds:
@@ -318,6 +322,32 @@ class TraceClient:
                 )
             seen.add(cursor)
         raise ToolResponseInvalid(f"{self.product} at {self.base_url} gave {MAX_PAGES} pages of {what}, and no end")
+
+
+def unpacked(reply: httpx2.Response) -> Iterator[bytes]:
+    """What a reply says, piece by piece, plain or gzip. DecodingError if it is packed otherwise, or not whole.
+
+    A piece may be empty: packed data can go on for terabytes and mean nothing, and the reader has to look at the clock.
+    """
+    encoding = reply.headers.get("content-encoding", "identity").strip().lower()
+    if encoding in {"", "identity"}:
+        yield from reply.iter_raw()
+        return
+    if encoding not in {"gzip", "x-gzip"}:
+        raise httpx2.DecodingError(f"the reply is packed as {encoding:.40}, where gzip was asked for")
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        for packed in reply.iter_raw():
+            if unpacker.eof:
+                raise httpx2.DecodingError("the packed reply goes on after its end")
+            piece, rest = b"", packed
+            while rest or len(piece) == UNPACKED_STEP:
+                yield (piece := unpacker.decompress(rest, UNPACKED_STEP))
+                rest = unpacker.unconsumed_tail
+    except zlib.error:
+        raise httpx2.DecodingError("the reply is not gzip, as it says") from None
+    if not unpacker.eof or unpacker.unused_data:
+        raise httpx2.DecodingError("the packed reply is not whole, or goes on after its end")
 
 
 def _checked_url(product: str, text: str) -> str:

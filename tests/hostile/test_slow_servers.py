@@ -84,6 +84,37 @@ def test_a_small_reply_that_swells_is_refused(monkeypatch: pytest.MonkeyPatch) -
         PhoenixClient(url, attempts=1).get("/v1/projects")
 
 
+def packed_reply(body: bytes, encoding: str = "gzip") -> bytes:
+    return HEAD + f"content-encoding: {encoding}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+TWICE = gzip.compress(gzip.compress(b"{}"))
+REFUSED = [
+    pytest.param(TWICE, "gzip, gzip", "packed as gzip, gzip", id="packed twice, which can hold terabytes"),
+    pytest.param(b"{}", "br", "packed as br", id="not asked for"),
+    pytest.param(b"{}", "gzip", "is not gzip", id="not packed"),
+    pytest.param(gzip.compress(b"{}")[:-3], "gzip", "is not whole", id="torn"),
+    pytest.param(gzip.compress(b"{}") + b"{}", "gzip", "goes on after its end", id="goes on"),
+]
+
+
+@pytest.mark.parametrize(("body", "encoding", "said"), REFUSED)
+def test_a_packed_reply_that_no_honest_server_sends_is_refused(body: bytes, encoding: str, said: str) -> None:
+    with server(packed_reply(body, encoding), b"") as url:
+        with pytest.raises(ToolResponseInvalid, match=said):
+            PhoenixClient(url, attempts=1).get("/v1/projects")
+        model = open_model("openai:x", ModelSettings(base_url=f"{url}/v1"))
+        with pytest.raises(ModelCallFailed, match=said):
+            model.complete(ModelRequest(messages=[Message("user", "?")]), deadline=Deadline(SystemClock(), 60.0))
+
+
+def test_an_honest_packed_reply_is_read_whole_though_it_takes_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.trace_client.UNPACKED_STEP", 1000)
+    words = [f"trace {number}" for number in range(9_000)]
+    with server(packed_reply(gzip.compress(json.dumps({"data": words}).encode())), b"") as url:
+        assert PhoenixClient(url, attempts=1).get("/v1/projects") == {"data": words}
+
+
 def test_the_end_of_a_long_line_that_was_not_shown_proves_nothing(victim: Victim) -> None:
     victim.write("a.txt", "needle " + "filler " * 9000 + "THE DATABASE FAILED\n")
     claim = "FINAL('The database failed. [a.txt:1-1]')"

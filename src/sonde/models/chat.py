@@ -58,6 +58,7 @@ from sonde.models.http_errors import (
     refused_parameter,
     retry_after,
 )
+from sonde.trace_client import unpacked
 
 OPENAI_URL = "https://api.openai.com/v1"
 ATTEMPT_S = 120.0
@@ -263,10 +264,14 @@ class ChatModel:
 
 def _capped(response: httpx2.Response, attempt: Deadline) -> Iterator[bytes]:
     size = 0
-    for chunk in response.iter_bytes():
-        if attempt.expired():
-            raise NotACompletion("time ran out in the middle of the reply", cut=True)
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise NotACompletion(f"the body is larger than {MAX_BODY_BYTES // 1024 // 1024} MiB")
-        yield chunk
+    try:
+        for piece in unpacked(response):
+            if attempt.expired():
+                raise NotACompletion("time ran out in the middle of the reply", cut=True)
+            size += len(piece)
+            if size > MAX_BODY_BYTES:
+                raise NotACompletion(f"the body is larger than {MAX_BODY_BYTES // 1024 // 1024} MiB")
+            if piece:
+                yield piece
+    except httpx2.DecodingError as error:
+        raise NotACompletion(str(error)) from None

@@ -233,8 +233,9 @@ class _LoopThread:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.join(2.0)
+        if not self._thread.is_alive():  # an SDK that is busy with a server's reply ends with the process
+            self._loop.close()
 
 
 def _history(messages: Sequence[Message], shared_chars: int = 0) -> list[Any]:

@@ -149,7 +149,7 @@ def test_nothing_that_an_editor_shows_calls_elsewhere_or_is_hidden(folder: Path)
 
     assert (folder / "new.txt").read_text() == "safe\u202e = 1\n"
     edit = next(u for u in editor.updates if u.session_update == "tool_call" and u.kind == "edit")
-    assert [diff.new_text for diff in edit.content] == ["safe<U+202E> = 1\n"]
+    assert [(diff.old_text, diff.new_text) for diff in edit.content] == [(None, "safe<U+202E> = 1\n")]
     assert "evil.example" in editor.text
     shown = [editor.text, *editor.titles("read")]
     assert not [text for text in shown if "![" in text.replace("\\!", "")]

@@ -1,18 +1,17 @@
-"""An ACP client that answers late, oddly or not at all: as raw lines to a real process, so that no SDK tidies them up."""
+"""An ACP client that answers late, oddly or not at all."""
 
 from __future__ import annotations
 
 import json
 import os
 import select
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from .acp_client import Agent, closed
 
 pytestmark = pytest.mark.long
 
@@ -23,65 +22,6 @@ apply_patch("{PATCH}")
 ```""")'''
 SLEEPER = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
 REPEATER = "import sys\nopen(sys.argv[1], 'w').write(sys.stdin.read())\nprint('nothing')\n"
-PATIENCE_S = 200.0
-Message = dict[str, Any]
-
-
-class Agent:
-    """`sonde serve --acp` and a client that writes whatever it likes."""
-
-    def __init__(self, folder: Path, program: str, *arguments: str) -> None:
-        (folder.parent / "model.py").write_text(program)
-        model = " ".join([f"command:{sys.executable}", str(folder.parent / "model.py"), *arguments])
-        command = [sys.executable, "-m", "sonde", "serve", "--acp", "--model", model]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [*command, "--runs-dir", str(folder.parent / "runs")], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
-        )
-        self.folder = folder
-        self._too_late = threading.Timer(PATIENCE_S, self.process.kill)  # so that a test that waits in vain fails
-        self._too_late.daemon = True
-        self._too_late.start()
-
-    def write(self, line: bytes) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(line + b"\n")
-        self.process.stdin.flush()
-
-    def say(self, **message: Any) -> None:
-        self.write(json.dumps({"jsonrpc": "2.0", **message}).encode())
-
-    def ask(self, number: int, method: str, **params: Any) -> None:
-        self.say(id=number, method=method, params=params)
-
-    def prompt(self, number: int, session: str, *blocks: Message) -> None:
-        self.ask(number, "session/prompt", sessionId=session, prompt=list(blocks or [{"type": "text", "text": "go"}]))
-
-    def cancel(self, session: str) -> None:
-        self.say(method="session/cancel", params={"sessionId": session})
-
-    def until(self, wanted: Callable[[Message], bool]) -> Message:
-        assert self.process.stdout
-        for line in self.process.stdout:
-            message = json.loads(line)
-            if wanted(message):
-                return message
-        raise AssertionError("the stream ended")
-
-    def answer(self, number: int) -> Message:
-        return self.until(lambda message: message.get("id") == number and "method" not in message)
-
-    def permission(self) -> int:
-        return self.until(lambda message: message.get("method") == "session/request_permission")["id"]
-
-    def permit(self, number: int, option: str) -> None:
-        self.say(id=number, result={"outcome": {"outcome": "selected", "optionId": option}})
-
-    def session(self) -> str:
-        self.ask(1, "initialize", protocolVersion=1)
-        self.answer(1)
-        self.ask(2, "session/new", cwd=str(self.folder), mcpServers=[])
-        return self.answer(2)["result"]["sessionId"]
 
 
 @pytest.fixture
@@ -96,16 +36,6 @@ def agent(folder: Path) -> Iterator[Agent]:
     agent = Agent(folder, REPLY)
     yield agent
     closed(agent)
-
-
-def closed(agent: Agent) -> int:
-    """The exit code after the end of the input."""
-    assert agent.process.stdin
-    assert agent.process.stdout
-    agent.process.stdin.close()
-    code = agent.process.wait(60)
-    agent.process.stdout.close()
-    return code
 
 
 def test_a_yes_that_comes_after_the_cancel_changes_nothing(agent: Agent) -> None:

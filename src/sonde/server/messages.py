@@ -21,6 +21,7 @@ from sonde.contexts.workspace.wire import BARE, TOOL_FAILED
 
 PROTOCOL_VERSION = "1.0"
 MAX_LINE_BYTES = 32 * 1024 * 1024
+MAX_PROMPT = 1_000_000
 SHOWN = 4000  # characters of a reply, a summary or an error
 
 Id = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -106,7 +107,7 @@ class NewTask(WireMessage):
 
     type: Literal["new_task"] = "new_task"
     id: TaskId
-    prompt: Annotated[str, Field(min_length=1, max_length=1_000_000)]
+    prompt: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)]
     workspace: str
     model: str | None = None
     limits: WireLimits | None = None

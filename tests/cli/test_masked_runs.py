@@ -23,7 +23,7 @@ from sonde.core.deadline import SystemClock
 from sonde.core.status import RunStatus
 from sonde.errors import ConfigError, NotInSource, ToolFault
 from sonde.models.base import ModelRequest
-from sonde.runs.export import export_run, unpack_run
+from sonde.runs.export import export_page, export_run, unpack_run
 from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY, RunDir
 from sonde.testing import ScriptedModel, ScriptedServer
 from sonde.viewer import export_html
@@ -638,6 +638,10 @@ def test_a_page_and_a_published_trace_show_placeholders(data: Path, tmp_path: Pa
     page = export_html(RunDir(folder_of(answer)), tmp_path / "page.html").read_text()
 
     assert leaks(page) == []
+    for redact in (False, True):
+        written = export_page(RunDir(folder_of(answer)), tmp_path / "page.md", redact=redact).read_text()
+        assert "&lt;email-1>, who paid with &lt;card-1>" in written
+        assert leaks(written) == []
     assert "masked: placeholders stand for people" in page
 
 
@@ -710,6 +714,7 @@ def test_what_changed_is_masked_before_it_is_cut(traces: Path, tmp_path: Path) -
     assert "jane" not in sent(model.requests)
     assert "rollout for <customer-1> by <email-" in sent(model.requests)
     assert leaks(export_html(RunDir(folder_of(found)), tmp_path / "page.html").read_text()) == []
+    assert leaks(export_page(RunDir(folder_of(found)), tmp_path / "page.md").read_text()) == []
     assert f"rollout for {CUSTOMER} by {BOB}" in (folder_of(found) / "report.md").read_text()
 
 

@@ -114,6 +114,7 @@ def test_a_pattern_of_the_user_sees_no_letter_in_an_escape() -> None:
         ("card 4111\t1111\t1111\t1111\ncard 4111  1111  1111  1111", "card <card-1>\ncard <card-1.2>"),
         ("ｓｋ－ａｂｃｄｅｆｇｈｉｊｋｌｍｎｏｐ１２３４ 密钥sk-abcdefghijklmnop1234", "<token-1> 密钥<token-2>"),
         ("٤١١١١١١١١١١١١١١١ 4111111111111111", "<card-1> <card-1.2>"),
+        ("%B4111111111111111^DOE/JOHN^2512101? ;4111111111111111=2512101?", "%B<card-1>^DOE/JOHN^2512101? ;<card-1>=2512101?"),
     ],
 )  # fmt: skip
 def test_a_value_is_hidden_however_it_is_written(text: str, hidden: str) -> None:

@@ -36,13 +36,14 @@ from sonde.core.patterns import Pattern, compiled
 from sonde.core.redaction import (
     OVERLAP,
     PART,
-    TELLING,
     Span,
     folded,
     found_in_parts,
+    names_in,
     readings,
     resolved,
     rewrite_value,
+    tells,
     tokens_in,
 )
 from sonde.errors import ConfigError
@@ -316,15 +317,14 @@ class Mask:
         """
         match value:
             case str():
-                if TELLING.search(name) and any(
+                if tells(name, value) and any(
                     end > len(name) + 3 for _, end in tokens_in(f'{name}: "{value[:OVERLAP]}"')
                 ):
                     return self._replaced(value, ((*line.span(), "token") for line in re.finditer(r"[^\r\n]+", value)))
                 return self.hidden(value)
             case dict():
                 fields = cast("dict[Any, Any]", value)
-                pair = fields.get("name", fields.get("key"))
-                named = {key: pair if key == "value" and isinstance(pair, str) else str(key) for key in fields}
+                named = names_in(fields, name)
                 return {
                     self._hidden_below(key, ""): self._hidden_below(item, named[key]) for key, item in fields.items()
                 }
@@ -463,6 +463,11 @@ def _stands_alone(shadow: str, start: int, end: int) -> bool:
     if after[:1].isdigit():
         return False
     if (not before and not after) or re.search(r"[^0-9-]", shadow[start:end]):  # no hash has spaces in it
+        return True
+    if shadow[end : end + 1] == "^" and before in (
+        "B",
+        "b",
+    ):  # what the stripe of a card begins with: %B4111…^DOE/JOHN^
         return True
     return not _HEX.fullmatch(before + after)
 

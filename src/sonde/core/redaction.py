@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
@@ -68,7 +68,7 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
         ["AIza", "ya29.", "GOCSPX-", "1//0"],
         re.compile(rf"(?:{_LEFT}(?:AIza|ya29\.|GOCSPX-)|(?<![A-Za-z0-9/])1//0)[A-Za-z0-9_-]{{20,}}"),
     ),
-    (["xox", "xapp-"], re.compile(rf"{_LEFT}(?:xox[abposre]|xapp)-[A-Za-z0-9-]{{10,}}")),
+    (["xox", "xapp-"], re.compile(rf"{_LEFT}(?:xox[abcdposre]|xapp)-[A-Za-z0-9-]{{10,}}")),
     (["hooks.slack.com/"], re.compile(r"(?<=hooks\.slack\.com/services/)[A-Za-z0-9/]{20,}")),
     (["/webhooks/"], re.compile(r"(?<=/webhooks/)[0-9]{15,22}/[A-Za-z0-9_-]{30,}")),  # of Discord
     ([":AA"], re.compile(r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}")),  # of a bot in Telegram
@@ -94,20 +94,30 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
             "phc_",
             "lin_api_",
             "lsv2_",
+            "ntn_",
+            "rubygems_",
         ],
         re.compile(
             _OWN_LEFT
-            + r"(?:hf|npm|gsk|r8|dckr_pat|dop_v1|shpat|shpss|figd|sntrys|phx|phc|lin_api|lsv2_pt|lsv2_sk)_[A-Za-z0-9_-]{20,}"
+            + r"(?:hf|npm|gsk|r8|dckr_pat|dop_v1|shpat|shpss|figd|sntrys|phx|phc|lin_api|lsv2_pt|lsv2_sk|ntn|rubygems)_[A-Za-z0-9_-]{20,}"
         ),
     ),
     (
-        ["pypi-", "nvapi-", "xai-", "tvly-", "pplx-", "PMAK-", "sq0", "AGE-SECRET-KEY-"],
+        ["pypi-", "nvapi-", "xai-", "tvly-", "pplx-", "PMAK-", "sq0", "AGE-SECRET-KEY-", "tskey-"],
         re.compile(
-            _LEFT + r"(?:pypi-AgE|nvapi-|xai-|tvly-|pplx-|PMAK-|sq0(?:csp|atp|idp)-|AGE-SECRET-KEY-)[A-Za-z0-9_-]{16,}"
+            _LEFT
+            + r"(?:pypi-AgE|nvapi-|xai-|tvly-|pplx-|PMAK-|sq0(?:csp|atp|idp)-|AGE-SECRET-KEY-|tskey-[a-z]{2,10}-)[A-Za-z0-9_-]{16,}"
         ),
     ),
     (["SG."], re.compile(rf"{_LEFT}SG\.[\w-]{{16,100}}\.[\w-]{{16,}}")),
-    (["hvs."], re.compile(rf"{_LEFT}hvs\.[\w-]{{20,}}")),
+    (["hvs.", "hvb.", "hvr."], re.compile(rf"{_LEFT}hv[sbr]\.[\w-]{{20,}}")),
+    ([".atlasv1."], re.compile(rf"{_LEFT}[A-Za-z0-9]{{14}}\.atlasv1\.[\w-]{{40,}}")),
+    (  # of Docker and npm
+        ['"auth":', "_auth"],
+        re.compile(
+            r"""(?:(?<="auth": ")|(?<="auth":")|(?<=_auth=)|(?<=_auth = ))(?=[a-z]{0,8}[A-Z0-9=])[A-Za-z0-9+/]{8,}={0,2}(?=["\s]|\Z)"""
+        ),
+    ),
     (["dapi"], re.compile(rf"{_LEFT}dapi[0-9a-f]{{32}}")),
     (  # each run of such characters is tried once from its beginning, and behind `_` and `-` for a little
         ["eyJ"],
@@ -124,45 +134,97 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
 ]
 """What is removed wherever it is, and texts without which it cannot be there: looking for those is much quicker."""
 
-_NAME = (
-    "password|passwd|passphrase|(?:db|user|admin|root|smtp|mail|ftp|ssh|mysql|pg|postgres|redis|login|auth)_pass|secret|token"
-    "|(?:api|access|account|private|encryption|signing|master)[_-]?key|secret[_-]?key(?:[_-]?base)?"
+_OF_PASS = """
+    admin auth become bind db default docker ftp git http key ldap login mail mongo mysql pg postgres rabbitmq redis registry root
+    service smtp ssh store sudo user vnc
+""".split()  # noqa: SIM905 - words read better as text
+_OF_KEY = "access account api app encryption master private shared signing storage subscription".split()  # noqa: SIM905 - as above
+_NAME = "|".join(
+    (
+        "password|passwd|passphrase|token|secret(?:[_-]?key(?:[_-]?base)?)?|key(?<=auth[_-]key)",
+        *(f"pass(?<={each}pass)|pass(?<={each}[_-]pass)" for each in _OF_PASS),
+        *(f"key(?<={each}key)|key(?<={each}[_-]key)" for each in _OF_KEY),
+    )
 )
-_SIGN = r"""(?:["']\]?)?\s{0,4}(?:(?:=>|:=|:\s{0,4}\[)\s{0,4}(?=["'])|[:=]\s{0,4})["']?"""
-"""What stands between a name and its value. In code `token => x` and `token := x` are no values unless they are quoted."""
-_VALUE = re.compile(r"""(?<=")(?:[^"\\\r\n]|\\.){4,2000}(?=")|(?<=')(?:[^'\\\r\n]|\\.){4,2000}(?=')|[^\s"',;]{4,}""")
+"""Telling names, by their last word: few letters begin one, which makes the search quick."""
+_GAP = r"[ \t]{0,80}+(?:\r?\n\s{0,3}+)?+"
+"""Blanks around a sign: many where values stand in a column, few over the end of a line."""
+_MARK = r"""(?:[bfrul@$]{1,2}(?=["'`]))?"""  # b"…", f"…", @"…"
+_TYPE = r"""&?(?:'[a-z]{1,20}\ )?[\w.]{1,40}+(?:[\[<][\w.,\ ]{0,40}+[\]>])?+\??(?:\ ?\|\ ?\w{1,20})?"""
+_SIGN = rf"""(?:
+    ["'] [ \t]{{0,80}}+ ,? \s{{0,80}}+
+        (?: ["']? [\w-]{{1,20}}+ ["']? {_GAP} [:=] {_GAP} ["'] [^"'<>\r\n]{{0,60}}+ ["'] ,? \s{{0,80}}+ ){{0,3}}
+        ["']? value ["']? {_GAP} [:=] {_GAP} (?: \{{ {_GAP} ["']stringvalue["'] {_GAP} : {_GAP} )? (?={_MARK}["'])
+    | ["']? [ \t]{{0,80}}+ \r?\n [ \t]{{0,80}}+ value: {_GAP} | ,(?:parameter)?value=
+    | (?: {_GAP} : {_GAP} | [ \t]{{1,80}}+ (?=string\b) ) {_TYPE} [ \t]{{1,80}}+ = {_GAP} (?={_MARK}["'`])
+    | (?: ["']\]? )? {_GAP} (?: (?: => | := | : {_GAP} \[ ) {_GAP} (?={_MARK}["'`]) | [:=] {_GAP} )
+) {_MARK} ["'`]?"""
+"""What joins a name and its value: `value` in a pair of fields, a type and `=`, or a sign. In code `token => x` and `token := x` are no
+values unless they are quoted.
+"""
+_QUOTED = r"""(?<=")(?:[^"\\\r\n]|\\.){4,2000}(?=")|(?<=')(?:[^'\\\r\n]|\\.){4,2000}(?=')"""
+_VALUE = re.compile(rf"""{_QUOTED}|(?<=`)[^`\s]{{4,2000}}(?=`)|[^\s"',;]{{4,}}""")
 """One in quotes goes to its quote."""
-_NAMED: Sequence[tuple[str, re.Pattern[str], re.Pattern[str]]] = [
-    ("", re.compile(rf"(?:{_NAME}){_SIGN}"), _VALUE),
-    (  # a folder in PWD is no secret
-        "pwd",
-        re.compile(r"""(?<![a-z])pwd["']?(?:=|:\s{0,4})["']?(?![/~.$\\]|[a-z]:[\\/])"""),
-        _VALUE,
-    ),
-    (  # behind an option only what is no word: "use --token to sign in"
-        "-",
+_NO_WORD = r"""[ \t]{1,80}+(?:["']|(?![-$])(?=[^\s"',;]{0,100}[0-9!@#%^*+=]))"""
+_NAMED: Sequence[tuple[Sequence[str], re.Pattern[str], re.Pattern[str]]] = [
+    (["pass", "secret", "token", "key"], re.compile(rf"(?x) (?:{_NAME}) {_SIGN}"), _VALUE),
+    (  # a folder in PWD is no secret, and `pass` alone is seldom one
+        ["pwd", "pass"],
         re.compile(
-            rf"""-(?<!\w-)-?(?:[a-z]{{1,20}}-)?(?:{_NAME})[ \t]{{1,4}}(?:["']|(?![-$])(?=[^\s"',;]{{0,100}}[0-9!@#%^*+=]))"""
+            rf"""(?x) p (?<![a-z]p) (?: wd ["']? (?: = | : {_GAP} ) ["']? (?! [/~.$\\] | [a-z]:[\\/] )
+            | (?<![_-]p) ass ["']? {_GAP} [:=] {_GAP} ["'] (?=[^\s"']{{0,200}}[0-9]) (?=[^\s"']{{4,200}}["']) )"""
         ),
         _VALUE,
     ),
-    ("</", re.compile(rf"<(?!token>)[\w:.-]{{0,40}}?(?:{_NAME}|pwd)>"), re.compile(r"[^<>\r\n]{4,500}(?=</)")),
+    # behind a blank only what is no word: "use --token to sign in"
+    (["-"], re.compile(rf"-(?<![\w-]-)[\w-]{{0,40}}?(?:{_NAME}){_NO_WORD}"), _VALUE),
+    (
+        ["env ", "login ", "requirepass", "masterauth", "identified ", "password '"],
+        re.compile(
+            rf"""(?x) (?: env(?<!\wenv)[ \t]{{1,4}}[\w.-]{{0,60}}?(?:{_NAME}) | login[ \t]{{1,4}}\S{{1,100}}\s{{1,40}}password
+            | requirepass | masterauth | identified[ ](?:with[ ]\S{{1,60}}[ ])?by(?:[ ]password)?
+            | password(?=[ \t]') ) (?=[ \t]{{1,80}}+["']?[^"'\r\n]{{0,100}}[0-9!@#%^*+=]) {_NO_WORD}"""
+        ),
+        _VALUE,
+    ),
+    (  # options of some programs
+        ["curl ", "mysql", "mariadb", "redis-cli ", " login ", "sshpass "],
+        re.compile(
+            r"""(?x) (?: curl[ ](?:[^|;\\\r\n]|\\\s){0,300}?(?<=[ ])(?:-[a-z]{0,5}u|--user)[ =]{0,4}["']?[^\s:"'$]{1,100}:
+            | (?: sshpass[ ]-p[ ]? | (?:mysql|mariadb)[\w-]{0,10}[ ][^|;\r\n]{0,200}?(?<=[ ])-p
+                | redis-cli[ ][^|;\r\n]{0,200}?(?<=[ ])-a[ ]
+                | (?:docker|podman|helm|oc)[ ](?:\w{1,20}[ ])?login[ ][^|;\r\n]{0,200}?(?<=[ ])-p[ ] ) ["']? (?=[^\s"']{0,100}[a-z])
+            ) (?!\$)"""
+        ),
+        _VALUE,
+    ),
+    (  # two in brackets, as in a call; a list of names seldom has digits
+        ['"', "'"],
+        re.compile(rf"""[(\[]\s{{0,80}}+{_MARK}["'][\w.:-]{{0,60}}?(?:{_NAME})["']\s{{0,4}},\s{{0,80}}+{_MARK}["']"""),
+        re.compile(
+            rf"""(?=[^"'\r\n]{{0,200}}[0-9])(?=[^"'\r\n]{{0,200}}[A-Za-z])(?:{_QUOTED})(?=["']\s{{0,80}}+,?\s{{0,80}}+[)\]])"""
+        ),
+    ),
+    (["</"], re.compile(rf"<(?!token>)[\w:.-]{{0,40}}?(?:{_NAME}|pwd)>"), re.compile(r"[^<>\r\n]{4,500}(?=</)")),
 ]
-"""A text without which they cannot be there, telling names in small letters, and values behind them."""
-_NAMES = ("pass", "pwd", "secret", "token", "key")
+"""Texts without one of which they cannot be there, telling names in small letters with what joins them, and values behind them."""
 _QUOTE = r"""\\{0,16}["']"""
 _HEADER = re.compile(
     rf"""(?x) (?: (?P<authorization> authorization ) | cookie )
-    (?: (?P<closed> {_QUOTE} \]? )? \s{{0,4}} (?: (?: => | := | :\s{{0,4}}\[ ) \s{{0,4}} (?=b?{_QUOTE}) | (?P<sign> [:=] ) \s{{0,4}} )
-    | (?P<pair> {_QUOTE} \s{{0,4}} , ) \s{{0,80}} (?P<value> {_QUOTE}value{_QUOTE} \s{{0,4}} : \s{{0,4}} )? (?=b?{_QUOTE}) )
+    (?: (?P<closed> {_QUOTE} \]? )? {_GAP} (?: (?: => | := | : {_GAP} \[ ) {_GAP} (?=b?{_QUOTE}) | (?P<sign> [:=] ) {_GAP} )
+    | (?P<pair> {_QUOTE} {_GAP} , ) \s{{0,80}} (?P<value> {_QUOTE}value{_QUOTE} {_GAP} : {_GAP} )? (?=b?{_QUOTE}) )
     (?: b?(?P<quote> {_QUOTE} ) )?"""
 )
 """The name of a header whose whole value is removed, in small letters, and what stands before the value. Names and values are also
 pairs: `("Cookie", "…")`, `{"name": "Cookie", "value": "…"}`.
 """
+_COOKIES = re.compile(r"""(?i)"cookies"\s{0,4}:\s{0,4}\[[^\]]{0,100000}""")
+"""A list of them, as browsers write it (HAR): each has a name and a value."""
+_COOKIE_VALUE = re.compile(r"""(?:(?<="value":")|(?<="value": "))[^"\r\n]{4,}(?=")""")
 _COOKIE = re.compile(r"""(?:[^\s=;,"]{1,100};[ \t]{0,4}){0,8}[^\s=;,"]{1,100}=""")
 _AUTHORIZATION = re.compile(
-    r"""(?P<scheme>[A-Za-z0-9-]{3,20}[ \t]{1,4}(?:[\w-]{1,40}=|[^\s"',;]{8,})|[\w-]{1,40}=\\{0,16}")"""
+    r"""(?P<scheme>[Bb]asic[ \t]{1,4}(?=[a-z]{0,8}[A-Z0-9=])[^\s"',;]{4,}"""
+    r"""|[A-Za-z0-9-]{3,20}[ \t]{1,4}(?:[\w-]{1,40}=|[^\s"',;]{8,})|[\w-]{1,40}=\\{0,16}")"""
     r"""|(?P<mixed>(?=[^\s"',;]{0,200}[0-9=])[^\s"',;]{8,})|[^\s"',;]{8,}"""
 )
 """How values begin that are more than words about authorization."""
@@ -177,7 +239,7 @@ _CLOSING = {
 """What may end a header in quotes: not those of `theme="dark";`, which may have lost their escapes."""
 _REST_OF_LINE = re.compile(r"[^\r\n]{0,16384}")  # servers take no longer header
 
-_SECRETIVE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w~@#$%^&*+=/.!-]*[\w~@#$%^&*+=/-](?![\w(\[{<])")
+_SECRETIVE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w~@#$%^&*+=/.!:-]*[\w~@#$%^&*+=/-](?![\w(\[{<]|::)")
 """The beginning of a value that is more than a word or a number, and no call."""
 _PHRASE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[^(){}<>\x20]*\x20[^(){}<>]*")
 """A value of several words, which only quotes or tags hold together."""
@@ -211,8 +273,7 @@ _ESCAPED = re.compile(
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v"}
 
-TELLING = re.compile(rf"(?i)(?:{_NAME}|authorization|cookie)$")
-"""Names of fields whose whole text is removed."""
+_TELLING = re.compile(rf"(?i)(?:{_NAME}|authorization|cookie)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,17 +549,18 @@ def _secrets_in(text: str, *, any_word: bool = True) -> Iterator[tuple[int, int]
     lower = text.lower()
     if len(lower) != len(text):  # a capital I with a dot becomes two characters
         lower = re.sub("[A-Z]+", lambda capitals: capitals[0].lower(), text)
-    if any(name in lower for name in _NAMES):
-        named = ((name, value) for needle, name, value in _NAMED if needle in lower)
-        for start, end in (span for each in named for span in _values_behind(*each, text, lower)):
-            if any_word or _PHRASE.fullmatch(text, start, end):
-                yield start, end
-                continue
-            value = _SECRETIVE.match(text[start : min(end, start + LONGEST_NAMED)])
-            if value and len(value[0]) >= SHORTEST_MIXED and not _CODE_NAME.fullmatch(value[0]):
-                yield start, start + value.end()
+    named = ((name, value) for needles, name, value in _NAMED if any(needle in lower for needle in needles))
+    for start, end in (span for each in named for span in _values_behind(*each, text, lower)):
+        if any_word or _PHRASE.fullmatch(text, start, end):
+            yield start, end
+            continue
+        value = _SECRETIVE.match(text[start : min(end, start + LONGEST_NAMED)])
+        if value and len(value[0]) >= SHORTEST_MIXED and not _CODE_NAME.fullmatch(value[0]):
+            yield start, start + value.end()
     if "authorization" in lower or "cookie" in lower:
         yield from _headers_in(text, lower)
+    for cookies in _COOKIES.finditer(text) if "cookies" in lower else ():
+        yield from (found.span() for found in _COOKIE_VALUE.finditer(text, *cookies.span()))
 
 
 def _values_behind(name: re.Pattern[str], value: re.Pattern[str], text: str, lower: str) -> Iterator[tuple[int, int]]:
@@ -562,17 +624,30 @@ def tokens_in(text: str) -> Iterator[tuple[int, int]]:
             yield start + part.start(), start + part.end()
 
 
-def redact_value(value: Any, kept: Sequence[str] = ()) -> Any:
+def names_in(fields: Mapping[Any, Any], above: str) -> dict[Any, str]:
+    """The name under which each field of a table stands: that of the field, and for a `value` the `name` or `key` beside it or else the
+    name above; for that of a cookie a telling one.
+    """
+    beside = (item for key in ("name", "key", "Name", "Key") if isinstance(item := fields.get(key), str))
+    pair = "token" if above.lower().endswith("cookies") else next(beside, above)
+    return {key: pair if pair and key in ("value", "Value", "stringValue") else str(key) for key in fields}
+
+
+def tells(name: str, text: str) -> bool:
+    """Whether the name of a field tells that its text is a secret; `pwd` and `pass` do so only if the text looks like one."""
+    return bool(_TELLING.search(name) or _NAMED[1][1].search(f'"{name}"="{text[:200]}"'.lower()))
+
+
+def redact_value(value: Any, kept: Sequence[str] = (), above: str = "") -> Any:
     """Plain data without what looks like a secret, and without the texts under a telling name. `kept` fields stay as they are."""
     if isinstance(value, list):
-        return [redact_value(item) for item in cast("list[Any]", value)]
+        return [redact_value(item, above=above) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return redact_text(value) if isinstance(value, str) else value
     clean: dict[Any, Any] = {}
+    names = names_in(cast("dict[Any, Any]", value), above)
     for name, item in cast("dict[Any, Any]", value).items():
-        telling = isinstance(item, str) and (
-            TELLING.search(str(name)) or _NAMED[1][1].search(f"{name}={item[:3]}".lower())
-        )
-        shown = REDACTED if telling else redact_value(item)
+        telling = isinstance(item, str) and tells(names[name], item)
+        shown = REDACTED if telling else redact_value(item, above=names[name])
         clean[redact_text(name) if isinstance(name, str) else name] = item if name in kept else shown
     return clean

@@ -49,8 +49,11 @@ PACKED_CHUNK = 64 * 1024  # zlib copies what is left of it each time
 
 
 def export_page(run: RunDir, target: Path, *, redact: bool = False) -> Path:
-    """Write the report of a run as Markdown, or else its answer or summary."""
-    text = next((found for name in (REPORT, ANSWER, SUMMARY) if (found := run.text(name))), None)
+    """Write the report of a run as Markdown, or else its answer or summary. The report of a masked run holds the real values and is not
+    given away.
+    """
+    names = (REPORT, ANSWER, SUMMARY) if run.mask() is None else (ANSWER, SUMMARY)
+    text = next((found for name in names if (found := run.text(name))), None)
     if text is None:
         raise ConfigError(f"{run.path} holds no report, answer or summary: has the run ended?")
     write_atomically(target, (redact_text(text) if redact else text).encode())

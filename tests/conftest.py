@@ -6,12 +6,13 @@ outcome of each marked test goes there, one JSON object a line; scripts/requirem
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ from hypothesis import HealthCheck, settings
 from patience import SLOWNESS
 
 # Machines are shared: a slow example is no failure. CI draws the same examples each time, so that a change is judged by what it changed;
-# everywhere else the examples are new in every run, and what they find is pinned with @example.
-settings.register_profile("everywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("everywhere"), derandomize=True)
+# everywhere else fewer examples are enough: they are new in every run, and what they find is pinned with @example.
+settings.register_profile("everywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+settings.register_profile("ci", settings.get_profile("everywhere"), derandomize=True, max_examples=100)
 settings.load_profile("ci" if os.environ.get("CI") else "everywhere")
 
 NUMBERS = frozenset([str(number) for number in range(1, 138)] + [f"O{number}" for number in range(1, 18)])
@@ -42,6 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
     target = config.getoption("--requirements")
     if target and not hasattr(config, "workerinput"):  # with xdist every report reaches the controller
         config.pluginmanager.register(Witness(Path(target)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests are made here and stay until the end: the collector of garbage need not look at them again and again."""
+    gc.disable()
+    found = yield
+    gc.enable()
+    gc.freeze()
+    return found
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -259,6 +259,7 @@ def test_own_tools_need_not_be_given_again(data: Path) -> None:
     assert is_whole(answer)
 
 
+@pytest.mark.long
 def test_a_slower_machine_is_no_failure(data: Path) -> None:
     slow = "total = sum(i for i in range(30_000_000))\nprint(read_file('a.txt'))"
     _, _, first = asked(data, [slow, DONE])

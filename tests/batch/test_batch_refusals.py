@@ -78,6 +78,7 @@ def test_of_many_broken_lines_the_screen_says_how_many_more_there_are_and_the_re
     assert done.stdout.count("- line ") == 23
 
 
+@pytest.mark.long
 def test_a_cap_that_no_price_can_hold_is_said_before_the_work(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write(1)

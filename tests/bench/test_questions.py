@@ -110,6 +110,7 @@ def test_the_needle_is_there_once(tmp_path: Path) -> None:
     assert 30_000 <= case.size < 31_000
 
 
+@pytest.mark.long
 def test_a_context_may_have_ten_million_characters(tmp_path: Path) -> None:
     (case,) = questions("niah", tmp_path, lengths=[10_000_000]).cases()
 
@@ -199,6 +200,7 @@ def test_facts_about_code_are_computed_from_the_tree(tmp_path: Path) -> None:
         source_questions(tmp_path / "data", tmp_path / "nowhere")
 
 
+@pytest.mark.long
 def test_the_standard_library_is_the_tree_unless_told(tmp_path: Path) -> None:
     suite = source_questions(tmp_path, None)
     home = next(case for case in suite.cases() if "In which file" in case.question)
@@ -221,7 +223,10 @@ def test_retrieval_finds_the_telling_line_and_keeps_the_order() -> None:
     assert text.index(found[0]) < text.index(found[1])
 
 
-@pytest.mark.parametrize("name", [*sorted(FAMILIES), "code"])
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(name, marks=[pytest.mark.long] * (name == "hops")) for name in sorted(FAMILIES)), "code"],
+)
 def test_a_model_that_knows_has_full_score_by_every_method_and_one_that_does_not_has_none(
     name: str, tmp_path: Path
 ) -> None:

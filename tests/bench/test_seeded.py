@@ -61,7 +61,7 @@ def test_status_alone_tells_nothing_because_healthy_traces_have_errors_too(data:
 
 
 @pytest.mark.requirement("O16")
-@pytest.mark.parametrize("seed", [7, 8, 9])
+@pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (8, 9))])
 def test_the_deterministic_label_beats_the_majority_by_a_quarter_and_leaves_room(seed: int, tmp_path: Path) -> None:
     data = seeded.generate(200, seed)
     data.write(tmp_path / "traces.jsonl", tmp_path / "gold.json")

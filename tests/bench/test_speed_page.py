@@ -33,6 +33,7 @@ def test_a_ratio_is_broken_only_when_every_attempt_is(benchmarks: tuple[Any, Any
     assert quick.judged(quick.Ratio(what="slow", most=3.0, sides=lambda: (4.0, 1.0))) == (4.0, False)
 
 
+@pytest.mark.long
 def test_one_guarded_ratio_is_measured_from_the_command_line() -> None:
     done = subprocess.run(
         [sys.executable, FOLDER / "quick.py", "--only", "call", "--json"], capture_output=True, text=True, check=False

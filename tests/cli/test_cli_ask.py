@@ -247,7 +247,13 @@ def test_a_model_that_never_answers_well_is_told_and_does_not_crash(folder: Path
 SPIN = "```python\nprint(grep('ERROR'))\nbudget()\nwhile True:\n    pass\n```"
 
 
-@pytest.mark.parametrize("second", [ScriptedReply(hang=True), SPIN], ids=["waiting for the model", "code running"])
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(ScriptedReply(hang=True), id="waiting for the model", marks=pytest.mark.long),
+        pytest.param(SPIN, id="code running"),
+    ],
+)
 def test_ctrl_c_ends_with_the_best_there_is_and_a_complete_record(second: ScriptedReply | str, folder: Path) -> None:
     with ScriptedServer([LOOK, second]) as server:
         env = environment(folder, OPENAI_API_KEY=KEY, OPENAI_BASE_URL=server.base_url)
@@ -277,6 +283,7 @@ def await_journal(folder: Path, server: ScriptedServer, text: str) -> None:
     raise AssertionError("the run did not get that far")
 
 
+@pytest.mark.long
 def test_on_a_terminal_citations_are_links_and_hostile_text_is_harmless(folder: Path) -> None:
     hostile = CITE.replace("payments failed first", "payments\\x1b]52;c;ZXZpbA==\\x07 failed")
     with ScriptedServer([LOOK, hostile]) as server:

@@ -39,6 +39,7 @@ def test_a_file_where_a_folder_is_needed_is_a_usage_error(place: Path, words: tu
     assert "a-file" in shown.stderr and "give another path" in shown.stderr
 
 
+@pytest.mark.long
 @ordinary
 def test_a_locked_folder_of_config_snapshots_is_a_usage_error(place: Path) -> None:
     locked = place / "configs"

@@ -16,7 +16,8 @@ from cli_program import environment, sonde
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_breaks_the_waiting_off_and_the_call_is_counted(tmp_path: Path, number: signal.Signals) -> None:
     begun = threading.Event()
     (tmp_path / "a.txt").write_text("alpha is 42\n")

@@ -43,7 +43,9 @@ def sonde_without(number: int, error: int, *words: str, cwd: Path) -> Shown:
     )
 
 
-@pytest.mark.parametrize("lacking", LACKING)
+@pytest.mark.parametrize(
+    "lacking", [pytest.param(each, marks=[pytest.mark.long] * (each != "landlock")) for each in LACKING]
+)
 def test_doctor_names_what_the_machine_lacks(lacking: str, tmp_path: Path) -> None:
     number, error, named = LACKING[lacking]
 
@@ -54,6 +56,7 @@ def test_doctor_names_what_the_machine_lacks(lacking: str, tmp_path: Path) -> No
     assert not found["safe"] and named in found["problem"]
 
 
+@pytest.mark.long
 def test_the_page_of_a_machine_that_lacks_something_says_so(tmp_path: Path) -> None:
     number, error, _ = LACKING["landlock"]
 
@@ -101,5 +104,6 @@ def test_giving_up_landlock_gives_up_no_other_layer(tmp_path: Path) -> None:
     assert "seccomp" in json.loads(shown.stdout)["problem"]
 
 
+@pytest.mark.long
 def test_user_namespaces_are_not_needed(tmp_path: Path) -> None:
     assert sonde_without(SYS["unshare"], EPERM, "doctor", cwd=tmp_path).returncode == os.EX_OK

@@ -102,6 +102,7 @@ def test_a_quiet_edit_that_nobody_approved_does_not_read_as_done(folder: Path) -
     assert "A note" not in (folder / "sample.ts").read_text()
 
 
+@pytest.mark.long
 def test_ctrl_c_at_the_question_ends_the_task_and_nothing_is_written(folder: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "sonde", "edit", "Add normalizeWhitespace", str(folder), "--model", MODEL]

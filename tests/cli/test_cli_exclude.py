@@ -48,6 +48,7 @@ def test_exclude_without_a_path_is_refused(place: Path) -> None:
     assert sonde("ask", "alpha", "--exclude", "x", cwd=place).returncode == 2
 
 
+@pytest.mark.long
 def test_an_item_of_a_batch_leaves_files_out(place: Path) -> None:
     (place / "q.jsonl").write_text('{"id": "q1", "question": "alpha?", "paths": ["."], "exclude": ["src/*.test.ts"]}\n')
 

@@ -117,6 +117,7 @@ def test_a_manifest_whose_name_is_not_utf_8_is_a_batch_like_any_other(folder: Pa
     assert "1 of 1 item finished" in done.stdout
 
 
+@pytest.mark.long
 @ordinary
 def test_what_may_not_be_read_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "secret.jsonl").touch(0o000)

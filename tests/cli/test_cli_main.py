@@ -124,7 +124,13 @@ def run_in_shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", ["sonde --help", "sonde config", "sonde ask INFO log.txt"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sonde --help",
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("sonde config", "sonde ask INFO log.txt")),
+    ],
+)
 def test_an_output_that_cannot_be_written_is_exit_code_1_and_one_sentence(command: str, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("INFO up\n")
 
@@ -135,7 +141,7 @@ def test_an_output_that_cannot_be_written_is_exit_code_1_and_one_sentence(comman
     assert "Traceback" not in shown.stderr
 
 
-@pytest.mark.parametrize("extra", ["mcp", "acp"])
+@pytest.mark.parametrize("extra", ["mcp", pytest.param("acp", marks=pytest.mark.long)])
 def test_a_protocol_whose_extra_is_not_installed_says_what_to_install(extra: str, tmp_path: Path) -> None:
     code = f"import sys; sys.modules[{extra!r}] = None; from sonde.cli.main import main; sys.exit(main(['serve', '--{extra}']))"
     shown = subprocess.run(
@@ -149,6 +155,7 @@ def test_a_protocol_whose_extra_is_not_installed_says_what_to_install(extra: str
         assert Path(command[0]).is_file() and Path(command[-1].removesuffix(f"[{extra}]"), "pyproject.toml").is_file()
 
 
+@pytest.mark.long
 def test_a_closed_input_does_not_matter_and_a_closed_output_is_said(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("INFO up\n")
 
@@ -161,6 +168,7 @@ def test_a_closed_input_does_not_matter_and_a_closed_output_is_said(tmp_path: Pa
     assert "Traceback" not in shown.stderr + lost.stderr
 
 
+@pytest.mark.long
 def test_a_reader_that_has_seen_enough_is_not_told_about_it(tmp_path: Path) -> None:
     shown = run_in_shell("sonde config | head -n 1", tmp_path)
 
@@ -168,7 +176,9 @@ def test_a_reader_that_has_seen_enough_is_not_told_about_it(tmp_path: Path) -> N
     assert shown.stderr == ""
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at its end", "halfway"])
+@pytest.mark.parametrize(
+    "unbuffered", [pytest.param("", id="at its end", marks=pytest.mark.long), pytest.param("1", id="halfway")]
+)
 def test_a_command_whose_reader_has_left_did_not_fail(tmp_path: Path, unbuffered: str) -> None:
     reader, written = os.pipe()
     os.close(reader)
@@ -189,6 +199,7 @@ def test_a_command_whose_reader_has_left_did_not_fail(tmp_path: Path, unbuffered
     assert shown.stderr == b""
 
 
+@pytest.mark.long
 def test_an_answer_does_not_need_a_listener_to_what_is_said_about_it(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("INFO up\n")
     listener, said = os.pipe()

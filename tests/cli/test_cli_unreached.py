@@ -137,6 +137,7 @@ def test_edit_without_a_model_says_that_nothing_was_edited_why_and_what_to_do(fo
     assert "--yes" not in shown.stderr  # it would not help
 
 
+@pytest.mark.long
 def test_one_of_something_is_not_several(folder: Path) -> None:
     (folder / "items.jsonl").write_text('{"id": "a", "engine": "ask", "question": "Who?", "paths": ["logs"]}\n')
     batch = sonde("batch", "items.jsonl", "--runs-dir", "runs", cwd=folder)

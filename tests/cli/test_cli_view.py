@@ -17,6 +17,7 @@ from cli_program import environment, sonde
 from watch.watch_scene import Fault, append, traffic
 
 
+@pytest.mark.long
 def test_the_page_is_served_on_loopback_until_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a line\n")
     sonde("ask", "line", "a.txt", "--quiet", cwd=tmp_path)

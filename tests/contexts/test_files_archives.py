@@ -187,6 +187,7 @@ def test_of_members_with_one_name_the_last_is_read(tmp_path: Path) -> None:
     assert call(context, "read_file", "a.tar/x.txt").result == "new"
 
 
+@pytest.mark.long
 def test_an_archive_over_a_limit_is_read_up_to_it_and_named(tmp_path: Path) -> None:
     many = zipped({f"{n}.txt": "words\n" for n in range(MEMBERS + 1)})
     bomb = zipped({"bomb.txt": b"0\n" * EXPANDED_FREELY, "a.txt": "words\n"})

@@ -253,6 +253,7 @@ def test_a_record_survives_its_file() -> None:
     assert RunRecord.model_validate_json(record.model_dump_json()) == record
 
 
+@pytest.mark.long
 def test_the_record_does_not_grow_with_the_context() -> None:
     def record_of(scale: int) -> RunRecord:
         teller = Teller(Recorder(TickingClock()))
@@ -262,6 +263,7 @@ def test_the_record_does_not_grow_with_the_context() -> None:
     assert size(record_of(500_000)) < size(record_of(5_000)) * 1.05
 
 
+@pytest.mark.long
 def test_the_record_of_a_huge_run_stays_below_a_megabyte_and_says_what_is_missing() -> None:
     teller = Teller(Recorder(TickingClock()))
     long_story(teller, 20_000, output='"\\\x00' * 3_000)

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from doc_blocks import ROOT
 
 
+@pytest.mark.long
 def test_every_public_module_gets_a_page_with_signatures_and_words(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(ROOT / "scripts" / "reference.py"), str(tmp_path)], check=True, timeout=60)
 

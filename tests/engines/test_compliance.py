@@ -448,7 +448,8 @@ def test_the_budget_is_the_contracts() -> None:
     assert limits_of(COMPLIANCE.budget) == (2, 40, 160, 60, 260_000, 180)
 
 
-@pytest.mark.parametrize("kinds", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kinds", [True, False])
 def test_the_origins_thirty_traces_get_the_expected_verdicts(tmp_path: Path, kinds: bool) -> None:
     source = write(tmp_path, origin30.spans(kinds=kinds))
     for number, label in enumerate(origin30.labels()):

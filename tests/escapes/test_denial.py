@@ -16,7 +16,7 @@ from sonde.sandbox import Args, ForkServer, Limits, Sandbox
 
 pytestmark = pytest.mark.timeout(300)
 
-SHORT_S, LONG_S = 0.5, 60.0 * SLOWNESS
+SHORT_S, LONG_S = 0.2, 60.0 * SLOWNESS
 """For bombs that only time ends, and for those that must meet another limit first, however busy the machine."""
 SLACK_S = 60.0 * SLOWNESS
 """A busy machine may be slow to start and to kill; a turn without a bound would take for ever."""

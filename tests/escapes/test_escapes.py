@@ -41,6 +41,7 @@ def test_none_gets_out_of_the_kernel_boundary_alone() -> None:
     assert lost_state(verdicts) == []
 
 
+@pytest.mark.hostile_long
 @pytest.mark.requirement(83)
 @pytest.mark.skipif(os.geteuid() != 0, reason="the test above is run by an ordinary user already")
 def test_none_gets_out_when_an_ordinary_user_starts_the_sandbox() -> None:
@@ -66,6 +67,7 @@ def test_none_gets_out_without_landlock(user: str) -> None:
     assert lost_state(verdicts) == []
 
 
+@pytest.mark.hostile_long
 @pytest.mark.requirement(83)
 @pytest.mark.requirement(119)
 def test_none_gets_out_of_the_default_profile() -> None:

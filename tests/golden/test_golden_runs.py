@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,9 +36,18 @@ from golden_words import FOLLOW_UP, FOLLOWING_QUESTION, Words
 import sonde
 from sonde.testing import ScriptedModel, ScriptedServer
 
-every_run = pytest.mark.parametrize("name", NAMES)
+SIMILAR = {"follow-up", "batch-item", "limit", "incident"}
+"""Made by the code that made "ask" and "rca": `make test-long` looks at them."""
 FINISHED = [name for name in NAMES if name != "interrupted"]
 REPLAYED = [name for name in FINISHED if name != "rlms"]
+
+
+def each_of(names: Iterable[str]) -> pytest.MarkDecorator:
+    long = [pytest.mark.long]
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=long * (name in SIMILAR)) for name in names])
+
+
+every_run = each_of(NAMES)
 ASIDE = (
     "run_id",
     "notes",
@@ -100,7 +109,7 @@ def test_a_recorded_run_replays_to_the_bit(scene: Scene, name: str) -> None:
     assert found["equal"] is (True if name in REPLAYED else None)
 
 
-@pytest.mark.parametrize("name", REPLAYED)
+@each_of(REPLAYED)
 def test_a_replay_gives_the_same_record_as_the_run(scene: Scene, name: str) -> None:
     again = sonde.replay(scene.runs / name)
 
@@ -109,7 +118,7 @@ def test_a_replay_gives_the_same_record_as_the_run(scene: Scene, name: str) -> N
     assert without_times(again.record.model_dump(mode="json")) == without_times(kept)
 
 
-@pytest.mark.parametrize("name", REPLAYED)
+@each_of(REPLAYED)
 def test_the_recorded_words_alone_lead_to_the_same_end(scene: Scene, name: str) -> None:
     """Also after prompts have changed, when a replay to the bit cannot succeed any more."""
     said = scene.sonde("replay", name, "--words-only", "--json")
@@ -131,7 +140,7 @@ def test_resume_asks_only_for_what_a_recorded_run_lacks(scene: Scene, name: str)
         assert shown(scene, name) == expected(name)["record"]
 
 
-@pytest.mark.parametrize("name", FINISHED)
+@each_of(FINISHED)
 def test_a_finished_run_is_not_resumed(scene: Scene, name: str) -> None:
     with ScriptedServer() as server:
         said = scene.asking(server, "resume", name)

@@ -43,7 +43,7 @@ def edit(victim: Victim, allowed: Sequence[str], command: str, *flags: str) -> P
         "--command-write",
         str(victim.home),
     ]  # else the confinement would keep an attack that works from leaving its mark
-    done = victim.sonde("edit", "Look", ".", *words, "--large", "--runs-dir", victim.own, "--model", model.name, *flags)
+    done = victim.call("edit", "Look", ".", *words, "--large", "--runs-dir", victim.own, "--model", model.name, *flags)
     assert model.calls > 1, done.stderr
     return model
 

@@ -65,6 +65,7 @@ def test_a_tar_whose_header_makes_no_sense_is_left_out_with_words(victim: Victim
     assert "not a readable tar" in told
 
 
+@pytest.mark.hostile_long
 def test_links_and_names_in_a_tar_lead_nowhere(victim: Victim) -> None:
     (victim.home / "secret.txt").write_text("hush-hush\n")
     file = io.BytesIO()

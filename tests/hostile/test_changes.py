@@ -69,7 +69,7 @@ def test_the_history_of_a_strangers_repository_is_read_without_its_programs(vict
     assert victim.marker.exists(), "the attack works against plain git"
     victim.marker.unlink()
 
-    done = victim.sonde(*asked(victim, "git:."))
+    done = victim.call(*asked(victim, "git:."))
 
     assert done.returncode in {0, 2}, done.stderr
     assert "Traceback" not in done.stderr

@@ -24,8 +24,8 @@ def test_a_found_file_sends_nothing_and_starts_nothing(victim: Victim, listener:
     victim.write("notes.txt", "the service is payments\n")
     victim.environ = {"CLOUD_KEY": SECRET, "SONDE_PROFILE": "ci" if "profile.ci" in text else ""}
 
-    asked = victim.sonde("ask", "Which service?", "notes.txt", "--runs-dir", victim.own)
-    shown = victim.sonde("config")
+    asked = victim.call("ask", "Which service?", "notes.txt", "--runs-dir", victim.own)
+    shown = victim.call("config")
 
     assert listener.heard == []
     assert not victim.marker.exists()
@@ -42,7 +42,7 @@ def test_a_name_that_is_typed_does_not_open_a_strangers_entry(victim: Victim, li
     victim.write("notes.txt", "the service is payments\n")
     victim.environ = {"TOKEN": SECRET, "OPENAI_API_KEY": "sk-mine"}
 
-    asked = victim.sonde("ask", "Which service?", "notes.txt", "--model", "fast", "--runs-dir", victim.own)
+    asked = victim.call("ask", "Which service?", "notes.txt", "--model", "fast", "--runs-dir", victim.own)
 
     assert asked.returncode == 2 and "sonde config trust" in asked.stderr
     assert listener.heard == []
@@ -52,7 +52,7 @@ def test_answers_are_not_written_where_a_stranger_reads_them(victim: Victim) -> 
     victim.write("sonde.toml", f'runs_dir = "{victim.home}/public"')
     victim.write("notes.txt", "the service is payments\n")
 
-    victim.sonde("ask", "Which service?", "notes.txt")
+    victim.call("ask", "Which service?", "notes.txt")
 
     assert not (victim.home / "public").exists()
 

@@ -36,6 +36,7 @@ def bounded(victim: Victim, *words: str | Path) -> Shown:
     return victim.run("sh", "-c", f'{limits}; exec "$@"', "sh", SONDE, *words)
 
 
+@pytest.mark.hostile_long
 def test_a_hole_among_controls_and_as_a_taxonomy(victim: Victim) -> None:
     victim.write("traces.jsonl", json.dumps(SPAN) + "\n")
     hole(victim.folder / "controls/mine.yaml")

@@ -34,6 +34,7 @@ def test_answers_made_of_markup_are_written_in_time(victim: Victim) -> None:
         assert json.loads(done.stdout)["status"] in ("succeeded", "partial")
 
 
+@pytest.mark.hostile_long
 def test_a_trace_of_tools_that_return_blank_lines_is_judged_in_time(victim: Victim) -> None:
     spans = [
         {

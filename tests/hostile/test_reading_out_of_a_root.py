@@ -57,7 +57,7 @@ def test_a_folder_of_traces_does_not_lead_out_of_itself(victim: Victim) -> None:
     (traces / "other.jsonl").symlink_to(victim.home / "private/t.jsonl")
     (traces / "folder").symlink_to(victim.home / "private")
 
-    shown = victim.sonde("traces", "ls", "--source", "traces", "--json")
+    shown = victim.call("traces", "ls", "--source", "traces", "--json")
 
     assert "c" * 32 in shown.stdout
     assert "a" * 32 not in shown.stdout and SECRET not in shown.stdout

@@ -58,13 +58,13 @@ def test_a_recording_raises_nothing(victim: Victim, forgery: tuple[dict[str, Any
     recipe, fields, flag = forgery
     victim.write("notes.txt", "the service is payments\n")
     model = victim.model("print(1)", "FINAL('payments')")
-    victim.sonde("ask", "Which service?", "notes.txt", "--runs-dir", "runs", "--model", model.name)
+    victim.call("ask", "Which service?", "notes.txt", "--runs-dir", "runs", "--model", model.name)
     run = the_run(victim)
     forged(run, recipe, **fields)
     asked = model.calls
 
     for words in (("branch", run, "--turn", "1", "--model", model.name), ("replay", run)):
-        done = victim.sonde(*words, "--runs-dir", victim.own)
+        done = victim.call(*words, "--runs-dir", victim.own)
         assert done.returncode == 2 and flag in done.stderr
 
     assert model.calls == asked

@@ -229,6 +229,7 @@ def test_an_allowed_command_sends_nothing_to_a_socket_of_another_program(victim:
     assert model.prompts[1].count("REFUSED") == 7 and "REACHED" not in model.prompts[1]
 
 
+@pytest.mark.hostile_long
 def test_a_kernel_without_landlock_is_not_passed_over_in_silence(victim: Victim) -> None:
     victim.write("b.md", "start\n")
     model = victim.model(

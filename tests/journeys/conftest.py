@@ -1,4 +1,4 @@
-"""A person for each journey, material for all, and the rule that `make test` runs at most twenty of them."""
+"""A person for each journey, material for all, and the rule that `make test` runs at most twelve of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from journey import Person
 from sonde.bench.seeded import Dataset, generate
 
 HERE = Path(__file__).parent
-MOST_IN_MAKE_TEST = 20
+MOST_IN_MAKE_TEST = 12
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from journey import Person
 
 
+@pytest.mark.journey
 def test_a_blank_line_is_no_proof(person: Person) -> None:
     person.write("report.txt", "Sales were flat.\n\nCosts rose by 3 %.\n")
     claim = 'FINAL("Sales doubled. [report.txt:2-2]")'

@@ -21,6 +21,7 @@ print(text, total, best)
 FINISH = 'FINAL(f"{total} in all, most for the {best} at {host}, {near} {coded} {drawn} [sales.csv:3-3]")'
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("person", ["kernel"], indirect=True)  # Monty has few of these modules, and says so
 def test_everyday_modules_of_the_standard_library_can_be_imported(person: Person) -> None:
     person.write("sales.csv", "item,price\nlamp,19.90\ndesk,120.10\nchair,60.00\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from journey import Person
 
 
+@pytest.mark.journey
 def test_a_plural_finds_the_line_with_the_singular(person: Person) -> None:
     lines = [f"Paragraph {number} is about something else.\n" for number in range(1, 20)]
     lines[11] = "The boiler had a leaking valve.\n"

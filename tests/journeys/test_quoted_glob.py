@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from journey import Person
 
 
+@pytest.mark.journey
 def test_a_quoted_relative_glob_reads_the_files_that_it_matches(person: Person) -> None:
     person.write("t1/a.txt", "all is well\nthe pump failed at noon\n")
     person.write("t1/b.txt", "nothing here\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from journey import Person
 
 
+@pytest.mark.journey
 def test_an_unknown_cost_is_not_shown_as_nothing(person: Person) -> None:
     person.write("notes.md", "The pump failed at noon.\n")
     model = person.model('print(read_file("notes.md"))', 'FINAL("At noon. [notes.md:1-1]")')

@@ -261,6 +261,7 @@ def test_the_name_of_a_command_leaves_out_its_options() -> None:
     assert open_model(["sh", "model.sh", "--key", "sk-1"], settings()).name == "command:sh model.sh"
 
 
+@pytest.mark.long
 def test_calls_from_many_threads_do_not_mix() -> None:
     model = open_model(["cat"], settings())
     together = threading.Barrier(16, timeout=60)

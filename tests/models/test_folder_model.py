@@ -8,6 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.models import Message, Model, ModelRequest, ModelSettings, open_model
 
@@ -29,6 +31,7 @@ def answer_everything(folder: Path, stop: threading.Event) -> None:
                 beside.rename(answer)
 
 
+@pytest.mark.long
 def test_parallel_prompts_get_their_own_answers(tmp_path: Path) -> None:
     folder, stop = tmp_path / "desk", threading.Event()
     folder.mkdir()

@@ -294,6 +294,7 @@ def test_the_trace_is_the_last_eight_calls(loop: Loop) -> None:
     assert [row["step"] for row in trace] == list(range(5, 13))
 
 
+@pytest.mark.long
 def test_missing_binary_and_huge_files_of_the_list_are_sorted_out(loop: Loop) -> None:
     (loop.repo / "image.bin").write_bytes(bytes(range(256)) * 64)
     (loop.repo / "folder").mkdir()

@@ -81,7 +81,7 @@ budgets = st.builds(
 
 @pytest.mark.requirement(133)
 @pytest.mark.requirement(122)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     budget=budgets,
     deeds=st.lists(DEEDS, min_size=1, max_size=6),
@@ -139,7 +139,7 @@ def adds_up(events: list[Event], used: Any) -> None:
 
 
 @pytest.mark.requirement(133)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(tokens=st.integers(600, 30_000), deeds=st.lists(st.sampled_from(CODE[:5]), min_size=1, max_size=4))
 def test_without_parallel_calls_tokens_pass_by_one_reply_at_most(tokens: int, deeds: list[str]) -> None:
     chaos = Chaos(deeds, 0.0, 0.0, 0, FrozenClock())

@@ -88,7 +88,13 @@ LONG_CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", LONG_CALLS.values(), ids=list(LONG_CALLS))
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(call, id=name, marks=[pytest.mark.long] * name.startswith("many"))
+        for name, call in LONG_CALLS.items()
+    ],
+)
 def test_calls_with_long_arguments_do_not_fill_the_disk_and_replay(tmp_path: Path, call: str) -> None:
     loop = f"for _ in range(2):\n    try: {call}\n    except Exception as error: print(type(error).__name__, len(str(error)) < 50_000)"
     model = ScriptedModel(

@@ -138,7 +138,9 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
-@pytest.mark.parametrize("turns", [100, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "turns", [pytest.param(100, marks=pytest.mark.long), pytest.param(500, marks=pytest.mark.slow)]
+)
 def test_turns_with_a_growing_and_shrinking_heap_leak_nothing(turns: int) -> None:
     with Sandbox(host=lambda name, args: "x" * 1000) as box:
         run(box, "rows = []")
@@ -167,6 +169,7 @@ def test_turns_with_a_growing_and_shrinking_heap_leak_nothing(turns: int) -> Non
         assert box.execute("pass").usage.memory_bytes < child_memory + 12_000_000
 
 
+@pytest.mark.long
 def test_sessions_come_and_go_without_a_trace() -> None:
     Sandbox().close()
     gc.collect()

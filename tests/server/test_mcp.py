@@ -276,6 +276,7 @@ def _wait_for_the_end(runs: Path, stopped: threading.Event) -> None:
         pause.wait(0.05)
 
 
+@pytest.mark.long
 def test_the_real_server_answers_over_its_pipes(folder: Path) -> None:
     model = f"command:{sys.executable} {Path(__file__).parent / 'mcp_model.py'}"
     arguments = ["-m", "sonde", "serve", "--mcp", "--model", model, "--runs-dir", str(folder / "runs")]

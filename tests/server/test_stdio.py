@@ -57,6 +57,7 @@ def served() -> Iterator[Served]:
             pipe.close()
 
 
+@pytest.mark.long
 def test_a_stray_print_goes_to_standard_error(served: Served) -> None:
     served.task("print")
 
@@ -102,12 +103,14 @@ def test_a_line_that_is_too_long_is_passed_over(served: Served) -> None:
     assert served.until("completion")["summary"] == "still here"
 
 
+@pytest.mark.long
 def test_empty_lines_and_two_messages_in_one_write_are_fine(served: Served) -> None:
     served.write(b'\n\r\n{"type":"cancel","id":"a"}\n{"type":"cancel","id":"b"}\n')
 
     assert [served.hear()["code"], served.hear()["code"]] == ["UNKNOWN_TASK", "UNKNOWN_TASK"]
 
 
+@pytest.mark.long
 def test_a_message_split_over_two_writes_is_one_message(served: Served) -> None:
     served.write(b'{"type":"can')
     served.write(b'cel","id":"a"}\n')
@@ -155,6 +158,7 @@ def _gone(pid: int, within_s: float) -> bool:
     return bool(ready)
 
 
+@pytest.mark.long
 def test_of_ten_thousand_events_none_is_lost_in_the_pipe(served: Served) -> None:
     served.task("flood 10000")
     numbers = [served.hear()["seq"] for _ in range(10_001)]

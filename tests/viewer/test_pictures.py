@@ -148,6 +148,7 @@ def test_of_a_large_trace_failed_and_cited_spans_are_drawn_with_those_above_them
     assert {ROOT, TOOL} <= {row["span_id"] for row in trace["spans"]}
 
 
+@pytest.mark.long
 def test_a_trace_that_is_one_long_chain_is_drawn_in_part(tmp_path: Path) -> None:
     runs = investigated(tmp_path, "rca")
     ids = [ROOT, *(f"{number:016x}" for number in range(100, 2000)), TOOL]

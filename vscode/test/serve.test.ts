@@ -75,10 +75,10 @@ describe("the demo task", () => {
 
   it("does not count the time that the user takes", async () => {
     const approve = () =>
-      new Promise<{ accepted: true }>((resolve) => setTimeout(() => resolve({ accepted: true }), 20_500));
+      new Promise<{ accepted: true }>((resolve) => setTimeout(() => resolve({ accepted: true }), 10_500));
     const { tasks, host, root } = await serve({ approve });
 
-    const done = await tasks.run(DEMO, host, { workspace: root, limits: { timeoutSeconds: 20 } });
+    const done = await tasks.run(DEMO, host, { workspace: root, limits: { timeoutSeconds: 10 } });
 
     expect(done.status).toBe("succeeded");
   });

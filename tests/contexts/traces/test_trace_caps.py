@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from trace_samples import raw_span, store_of
 
 from sonde.contexts.traces.caps import RESULT_BYTES
@@ -21,6 +22,7 @@ def shown(folder: Path, attributes: int, events: int) -> CallResult:
     return ToolRegistry(TracesContext(store).tools()).call("get_span", {"span_id": FIRST})
 
 
+@pytest.mark.long
 def test_events_that_do_not_fit_are_counted_and_the_first_are_shown(tmp_path: Path) -> None:
     found = shown(tmp_path, attributes=3, events=9000)
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from trace_samples import TRACE, Json, raw_span, store_of
 
 from sonde.contexts.traces.context import TracesContext
@@ -84,6 +85,7 @@ def test_an_error_of_a_wrapper_that_only_its_event_tells_is_told() -> None:
     assert [step.around for step in found.steps] == ["boom"]
 
 
+@pytest.mark.long
 def test_a_chain_of_eight_thousand_spans_is_read_in_seconds() -> None:
     spans = [span(n, "LLM", n - 1 if n else None, attributes={"output.value": f"m{n}"}) for n in range(8_000)]
     began = time.process_time()

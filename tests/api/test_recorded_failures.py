@@ -119,19 +119,39 @@ def test_a_mistake_found_in_time_leaves_no_folder(data: Path) -> None:
     assert not (data.parent / "runs").exists()
 
 
-def test_a_run_begun_before_everyday_names_needed_no_import_goes_on_and_replays_without_them(data: Path) -> None:
+def begun(data: Path, journal_format: int) -> Path:
+    """A run that a version with that journal format began, and no more."""
     _, run_dir = asked(data, [FINISH])
     started = RunDir(run_dir).events()[0]
     for name in (JOURNAL, RECORD, SUMMARY):
         (run_dir / name).unlink()
     journal = Journal(run_dir / JOURNAL)
-    journal.append(msgspec.structs.replace(started, format=1))
+    journal.append(msgspec.structs.replace(started, format=journal_format))
     journal.close()
+    return run_dir
+
+
+def test_a_run_begun_before_everyday_names_needed_no_import_goes_on_and_replays_without_them(data: Path) -> None:
+    run_dir = begun(data, 1)
     model = ScriptedModel(["print(re.sub('a', 'b', read_file('a.txt')))", f"{LOOK}\n{FINISH}"])
 
     resume(run_dir, model=model, settings=Settings(), trust_run=True)
 
     assert "write `import re` first" in model.requests[1].messages[-1].content
+    assert replay(run_dir, settings=Settings(), trust_run=True).equal
+
+
+def test_a_run_begun_before_left_out_lines_were_numbered_goes_on_and_replays_as_it_began(data: Path) -> None:
+    run_dir = begun(data, 2)
+    turns = ["print('line\\n' * 9000)", "import posixpath", f"{LOOK}\n{FINISH}"]
+    model = ScriptedModel(turns)
+
+    resume(run_dir, model=model, settings=Settings(), trust_run=True)
+
+    assert " first and " in model.requests[1].messages[-1].content
+    assert "left out" not in model.requests[1].messages[-1].content
+    refused = model.requests[2].messages[-1].content
+    assert "`posixpath` cannot be imported" in refused and "ntpath" not in refused
     assert replay(run_dir, settings=Settings(), trust_run=True).equal
 
 

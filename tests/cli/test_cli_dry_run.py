@@ -45,7 +45,7 @@ def test_ask_says_what_it_would_read_and_cost(capsys: pytest.CaptureFixture[str]
     assert run("ask", "Which service failed?", "logs", "--dry-run") == 0
 
     shown = capsys.readouterr()
-    assert "would read    2 files, " in shown.out
+    assert "would read    1 file, " in shown.out
     assert "skipped: 1 binary" in shown.err
     assert "first prompt  about " in shown.out
     assert "typical       3 to 12 turns" in shown.out and "$0.0" in shown.out

@@ -117,6 +117,39 @@ def test_a_long_read_without_a_reason_is_refused_with_an_example(tmp_path: Path)
     assert "rationale=" in model.requests[1].messages[-1].content
 
 
+def test_a_patch_that_was_applied_before_its_block_failed_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sample.ts").write_text(SAMPLE)
+    model = ScriptedModel([f"{PATCH}\nprint(done)", 'FINAL("no")', 'FINAL("no")'])
+    edit("task", tmp_path, approve=accept, model=model, settings=Settings(), in_memory=True)
+
+    told = model.requests[1].messages[-1].content
+    assert told.startswith("failed, but this was done before and stays: sample.ts: updated +4 -0\nerror (line 12)")
+
+
+def test_lines_are_numbered_on_request_as_in_ask(tmp_path: Path) -> None:
+    (tmp_path / "sample.ts").write_text(SAMPLE)
+    looks = 'print(read_file("sample.ts", 2, 3, numbered=True)["content"])'
+    model = ScriptedModel([looks, 'FINAL("It trims. [sample.ts:2]")'])
+    done = edit("task", tmp_path, model=model, settings=Settings(), in_memory=True)
+
+    assert "\n2:   return text.trim();\n3: }\n" in model.requests[1].messages[-1].content
+    assert [(cited.path, cited.start_line) for cited in done.citations] == [("sample.ts", 2)]
+
+
+def test_warnings_of_a_locale_that_is_not_installed_are_left_off(tmp_path: Path) -> None:
+    warning = "bash: warning: setlocale: LC_ALL: cannot change locale (xx_YY.UTF-8)"
+    (tmp_path / "noisy").write_text(
+        f"#!/bin/sh\necho '{warning}' >&2; echo '{warning}: No such file' >&2; echo wrong >&2\n"
+    )
+    (tmp_path / "noisy").chmod(0o755)
+    events: list[Event] = []
+
+    run(tmp_path, ['execute_command("./noisy")', "FINAL('x')", "FINAL('x')"], events, commands=["./noisy"])
+
+    ran = next(event.result for event in events if isinstance(event, HostReturned))
+    assert ran["stderr"].splitlines() == ["wrong"]
+
+
 def test_a_sub_call_may_not_pass_its_own_token_limit(tmp_path: Path) -> None:
     events: list[Event] = []
     run(tmp_path, ['llm_query("x" * 5000)', 'FINAL("no")', 'FINAL("no")'], events, budget=PROTOCOL_BUDGET)

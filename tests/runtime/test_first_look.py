@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from inspect import signature
+from pathlib import Path
 
 import pytest
 
+from sonde import ask
 from sonde.contexts.code import CodeContext
 from sonde.contexts.files import FilesContext
 from sonde.core.status import RunStatus
@@ -179,3 +181,13 @@ def test_many_files_are_outlined_by_folder(folders: list[str], outlined: str) ->
     texts = {f"{folder}{n}.md": "text\n" for folder in folders for n in range(50)}
 
     assert FilesContext((), texts=texts).outline() == outlined
+
+
+def test_the_kinds_of_files_add_up_and_binary_files_are_named_as_not_read(tmp_path: Path) -> None:
+    for n, suffix in enumerate([".py"] * 40 + [".md", ".md", ".c", ".c", ".h", ".h", ".toml", ".ini", ".so", ".png"]):
+        (tmp_path / f"{n}{suffix}").write_text("text\n")
+    model = ScriptedModel(["FINAL('x [0.py:1]')"])
+
+    ask("?", tmp_path, model=model, in_memory=True)
+
+    assert "Data: 48 files, 240 bytes (.py 40, .md 2, .c 2, .h 2, others 2). Not read: 2 (binary)." in first(model)

@@ -58,6 +58,10 @@ print(read["a"]["b"], tomllib.loads("x = [1]"))
         "import array, copy, struct\nprint(copy.deepcopy(array.array('i', [1]))[0], struct.unpack('<H', b'a\\0'))",
         "1 (97,)",
     ),
+    "paths": (
+        "import ntpath, posixpath, stat\nprint(posixpath.splitext('a/b.tar.gz'), ntpath.basename(r'C:\\a\\b'), stat.S_IFDIR)",
+        "('a/b.tar', '.gz') b 16384",
+    ),
     "difflib": (
         "import difflib, heapq\nprint(difflib.get_close_matches('lampp', ['lamp', 'desk']), heapq.nlargest(1, [1, 2]))",
         "['lamp'] [2]",
@@ -92,6 +96,14 @@ def test_of_io_only_buffers_in_memory_are_there() -> None:
     assert taken is not None and taken.kind == "import" and "`io.open` is not in this sandbox" in taken.message
     assert named is not None and "StringIO" in named.message
     assert everything == "x False\n"
+
+
+@pytest.mark.parametrize("module", ["ntpath", "posixpath"])
+def test_of_paths_only_what_needs_no_file_is_there(module: str) -> None:
+    with Sandbox("general") as box:
+        told = [box.execute(f"import {module}\n{module}.{name}").fault for name in ("exists", "realpath", "os")]
+
+    assert all(fault and f"`{module}." in fault.message for fault in told)
 
 
 def test_a_module_shows_no_module_that_it_uses_itself() -> None:

@@ -15,7 +15,7 @@ from sonde.sandbox import Sandbox
 from sonde.sandbox.frames import CALL, BadFrame, parse_body
 from sonde.sandbox.worker.channel import DEEPEST, too_deep
 
-HONEST: dict[str, Any] = {"out": ["", "", 0], "err": ["", "", 0], "fault": None, "variables": [], "rebound": []}
+HONEST: dict[str, Any] = {"out": ["", "", 0, 0], "err": ["", "", 0, 0], "fault": None, "variables": [], "rebound": []}
 FAULT = {"kind": "error", "message": "so it says", "line": 1, "hint": None, "traceback": ""}
 HUGE = 10**30
 SERVE = "sys._getframe(1).f_locals['self'].serve()"
@@ -54,9 +54,9 @@ def test_how_a_turn_ended_is_not_for_the_worker_to_say(box: Sandbox, claimed: st
 @pytest.mark.parametrize(
     "report",
     [
-        {"out": ["", "", HUGE]},
-        {"err": ["", "", HUGE]},
-        {"out": ["", "", -HUGE]},
+        {"out": ["", "", HUGE, 0]},
+        {"err": ["", "", 0, HUGE]},
+        {"out": ["", "", -HUGE, 0]},
         {"fault": FAULT | {"line": HUGE}},
         {"variables": [["x", "list", HUGE]]},
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, strategies as st
 from watching import kind, run
@@ -23,10 +25,32 @@ def test_a_long_output_is_cut_to_8192_characters_with_head_tail_and_true_length(
     with Sandbox() as box:
         result = box.execute("print('HEAD' + 'x' * 100_000 + 'TAIL')")
 
-        assert len(result.stdout) == 8192
+        assert 8150 < len(result.stdout) <= 8192
         assert result.stdout.startswith("HEAD") and result.stdout.endswith("TAIL\n")
         assert "100009 characters in all" in result.stdout
         assert result.output_chars == 100_009
+
+
+def test_a_cut_output_says_which_lines_are_left_out() -> None:
+    with Sandbox() as box:
+        shown = run(box, "for n in range(1, 1001): print(f'line {n} of a thousand')\nprint('no end', end='')")
+
+    cut = re.search(r"; printed lines (\d+)-(\d+) of 1001 are left out: print only those to see them", shown)
+    assert cut is not None
+    left_out = range(int(cut[1]), int(cut[2]) + 1)
+    numbers = [int(number) for number in re.findall(r"^line (\d+) of a thousand$", shown, re.MULTILINE)]
+    assert numbers == [number for number in range(1, 1001) if number not in left_out]
+
+
+def test_of_one_long_line_it_says_which_characters_are_left_out() -> None:
+    with Sandbox() as box:
+        shown = run(box, "print(''.join(f'{n:05}' for n in range(20_000)))")
+
+    cut = re.search(r"; characters (\d+)-(\d+) are left out", shown)
+    assert cut is not None
+    text = "".join(f"{n:05}" for n in range(20_000)) + "\n"
+    assert shown == text[: int(cut[1]) - 1] + shown[int(cut[1]) - 1 :]
+    assert shown.endswith(text[int(cut[2]) :])
 
 
 @pytest.mark.requirement(79)
@@ -128,7 +152,7 @@ texts = st.text(alphabet="ab\n\N{GRINNING FACE}", max_size=40)
 
 
 def captured(stream: Capture) -> Captured:
-    return Captured(stream.head(), stream.tail(), stream.total)
+    return Captured(stream.head(), stream.tail(), stream.total, lines=stream.lines)
 
 
 @given(st.lists(st.tuples(st.booleans(), texts, st.integers(1, 60))), st.integers(160, 2000))

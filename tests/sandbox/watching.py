@@ -19,7 +19,7 @@ def frame(kind, sequence, text, extra=b"", text_size=None, raw_size=None):
     text_size = len(text) if text_size is None else text_size
     raw_size = len(extra) if raw_size is None else raw_size
     return struct.pack("<BIII", kind, sequence, text_size, raw_size) + text + extra
-DONE = b'{"report":{"out":["","",0],"err":["","",0],"fault":null,"variables":[],"rebound":[]},"raw":[]}'
+DONE = b'{"report":{"out":["","",0,0],"err":["","",0,0],"fault":null,"variables":[],"rebound":[]},"raw":[]}'
 """
 """What hostile code begins with: raw system calls and home-made frames."""
 

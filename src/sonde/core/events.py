@@ -19,8 +19,9 @@ SCHEMA_VERSION = "1.0.0"
 LAST_MOMENT = 253_402_300_800
 """Seconds from the epoch to the year 10000, which no date can show."""
 ROOT = "root"
-JOURNAL_FORMAT = 2
-"""What a run records and does: since 1, code that waits for a sub-call is delegating; since 2, code has READY_NAMES without an import."""
+JOURNAL_FORMAT = 3
+"""What a run records and does: since 1, code that waits for a sub-call is delegating; since 2, code has READY_NAMES without an import;
+since 3, cut output says what is missing, a failed block what it had done, edit that lines can be numbered; code has NEWER_MODULES."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -36,6 +36,8 @@ class CallSite:
     turn: int = 0
     ordinal: int = 0
     notes: list[str] = field(default_factory=list[str])
+    done: list[str] = field(default_factory=list[str])
+    """What its block has changed so far, in words: that stays if the block fails."""
 
 
 class Citations:

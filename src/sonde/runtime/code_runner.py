@@ -37,6 +37,7 @@ from sonde.sandbox import (
     open_box,
 )
 from sonde.sandbox.intercept import extract_tool_calls
+from sonde.sandbox.policy import NEWER_SINCE
 
 if TYPE_CHECKING:
     from sonde.runtime.run import Run
@@ -82,13 +83,16 @@ class Coder:
         texts: list[str] = []
         printed: list[str] = []
         for number, code in enumerate(action.blocks, 1):
+            done = self.host.site.done
+            done.clear()
             result = self._block(code, action.reasoning, turn, number)
             for lost in self._lost:  # the model hears once what its variables lack
                 self.run.note(lost)
             texts += self._lost
             self._lost = []
             count, brief = len(action.blocks), bool(self.host.functions.brief)
-            texts.append(feedback.block_text(result, number=number, count=count, brief=brief))
+            stays = done if self.run.format >= NEWER_SINCE else ()
+            texts.append(feedback.block_text(result, number=number, count=count, brief=brief, done=stays))
             printed.append(result.stdout)
             if result.final is not None:
                 return Ran(texts=tuple(texts), final=result.final, printed="".join(printed))
@@ -213,7 +217,7 @@ class Coder:
         earlier = self._earlier
         events = [event for each in earlier.recordings for event in each.events]
         called = [each.name for each in events if isinstance(each, HostReturned) and each.session == ROOT]
-        seeds = [each.seed for each in events if isinstance(each, RunStarted)]
+        runs = [each for each in events if isinstance(each, RunStarted)]
         box = open_box(
             run.spec.backend,
             profile=run.spec.profile,
@@ -225,8 +229,9 @@ class Coder:
             session_id=run.run_id.rpartition("-")[2] or run.run_id,
             unsafe=run.spec.unsafe,
             without=run.spec.without,
-            seed=seeds[0] if seeds else run.seed,
+            seed=runs[0].seed if runs else run.seed,
             first_turn=-sum(len(each.blocks) for each in earlier.recordings),
+            as_of=min([run.format, *(each.format for each in runs)]),
         )
         box.watch = run.check_cancel
         try:

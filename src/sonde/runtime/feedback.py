@@ -41,11 +41,14 @@ def left_line(left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> st
     return "Left: " + ", ".join(parts) + "."
 
 
-def block_text(result: ExecResult, *, number: int, count: int, brief: bool = False) -> str:
-    """One block's outcome; of a fault what, where, and how to mend it. In `brief`, what the only block printed needs no heading."""
+def block_text(result: ExecResult, *, number: int, count: int, brief: bool = False, done: Sequence[str] = ()) -> str:
+    """One block's outcome; of a fault what, where, how to mend it, and what was `done` before. In `brief`, what the only block printed
+    needs no heading.
+    """
     plain = brief and result.ok and count == 1
     head = f"[block {number} of {count}] " if count > 1 else ""
-    lines = [] if plain else [head + ("ok" if result.ok else "failed")]
+    failed = f"failed, but this was done before and stays: {'; '.join(done)}" if done else "failed"
+    lines = [] if plain else [head + ("ok" if result.ok else failed)]
     if result.stdout:
         lines.append(result.stdout if plain else "stdout:\n" + result.stdout)
     if result.stderr and result.fault is None:
@@ -58,7 +61,8 @@ def block_text(result: ExecResult, *, number: int, count: int, brief: bool = Fal
         if fault.hint and indented(fault.hint) not in fault.message:  # a refusal already shows its example
             text += f"\nHint: {fault.hint}"
         if fault.kind in ("timeout", "memory", "crash"):
-            text += "\nEverything from earlier turns is still there; nothing of this block is."
+            kept = "only that change" if done else "nothing"
+            text += f"\nEverything from earlier turns is still there; {kept} of this block is."
         lines.append(text)
     if not result.stdout and not result.stderr and result.fault is None and result.final is None:
         lines.append("(no output: print what you want to see)")

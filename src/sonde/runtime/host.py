@@ -29,6 +29,7 @@ from sonde.runtime.engine import Review
 from sonde.runtime.functions import SUBCALLS, Functions
 from sonde.runtime.prompts import brief_prompt, taught
 from sonde.sandbox import Args
+from sonde.sandbox.policy import NEWER_SINCE
 from sonde.tools import CallResult, ToolRegistry
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ RECORDED_CHARS = 2000
 RECORDED_ARGS = 1_000_000
 """Characters of one call's arguments on the stream, as many as a result may have; a loop of longer ones would fill the disk."""
 RECORDED_NAMES = 20
+DONE_CHARS = 500
 ERROR_CHARS = 20_000
 """A tool's complaint often quotes what it was given, however long that is."""
 AT_ONCE = frozenset({"budget", "append_highlight", "add_citation", "cite_tool", "help"})
@@ -90,7 +92,8 @@ class Host:
             return brief_prompt([each for each in tools if each.name != "help"], self.functions.brief)
         if self.run.spec.engine.terse:
             shown = [each for each in tools if not each.doc.startswith("The same as")]
-            return "\n".join(each.brief for each in shown)
+            listed = "\n".join(each.brief for each in shown)
+            return listed if self.run.format >= NEWER_SINCE else listed.replace(", numbered=False", "")
         return "\n\n".join(text for text in (self.run.registry.prompt, self.own.prompt) if text)
 
     def begin(self, turn: int) -> None:
@@ -223,10 +226,15 @@ class Host:
         return replace(result, args_hash=_args_hash(call.args))
 
     def _told(self, recorded: HostReturned) -> None:
-        """Remarks for the model about a call: what was cut, and by which ref a user's tool is cited."""
+        """Remarks for the model about a call: what was cut, what it changed, and by which ref a user's tool is cited."""
         if recorded.truncated:
             self.site.notes.append(f"{recorded.name}: {recorded.truncated}")
         self.citations.remember(recorded)
+        match recorded.result:
+            case {"applied": True, "summary": str() as summary} if not self.run.registry.get(recorded.name).read_only:
+                self.site.done.append(clip("; ".join(summary.splitlines()), DONE_CHARS))
+            case _:
+                pass
 
     def _failed(self, call: Call, fault: Fault, latency: float = 0.0) -> Fault:
         """The fault as recorded, without key values. The code hears exactly this, so that a replay hears it too."""

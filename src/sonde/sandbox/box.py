@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator
 from typing import Any, Self
 
+from sonde.core.events import JOURNAL_FORMAT
 from sonde.errors import ConfigError, SandboxLost
 from sonde.sandbox import frames
 from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, Host, Limits, Watch, check_without
@@ -68,6 +69,7 @@ class Box(ABC):
         clock: CodeClock | None = None,
         keep_states: int = 16,
         first_turn: int = 0,
+        as_of: int = JOURNAL_FORMAT,
         server: ForkServer | None = None,
     ) -> None:
         """`functions` are the names that `host` serves; None: every name that code calls and nobody has bound.
@@ -75,8 +77,10 @@ class Box(ABC):
         `packages` are installed ones that code may import too (numpy, pandas). `sharing` are functions that take `share=[names]` and
         get the variables of these names. `unsafe` lets the kernel backend start without some of its layers; `without`
         leaves one off ("landlock"), and all others must hold; `server` is the fork server it uses instead of the shared one.
+        `as_of` is the journal format of the recorded code that is to run as it did then.
         """
-        self.profile = profile_named(profile).having(packages)
+        self.profile = profile_named(profile).having(packages).as_of(as_of)
+        self.as_of = as_of
         self.limits = limits or Limits()
         self.clock = clock
         self.watch: Watch | None = None

@@ -49,6 +49,7 @@ class Stream(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     head: str
     tail: str
     total: Count
+    lines: Count
 
 
 class FaultReport(msgspec.Struct):

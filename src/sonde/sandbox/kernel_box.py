@@ -23,6 +23,7 @@ from sonde.sandbox.box import Box
 from sonde.sandbox.forkserver import ForkServer, shared_server
 from sonde.sandbox.launch import launch
 from sonde.sandbox.output import OutputReader
+from sonde.sandbox.policy import NEWER_SINCE
 from sonde.sandbox.prepare import Prepared
 from sonde.sandbox.share import Share, Shareable, make_share
 from sonde.sandbox.snapshots import ForkFailed, ForkRefused, History, State, StateFamily
@@ -160,7 +161,7 @@ class Sandbox(Box):
             assert end.fault is not None
             fault = judge_death(end.fault, self._family.discard(child), self.limits.cpu_seconds)
             return stopped(fault, end, printed.streams(), prepared, turn=turn, layers=layers, limit=limit)
-        result = finished(end, prepared, turn=turn, layers=layers, limit=limit)
+        result = finished(end, prepared, turn=turn, layers=layers, limit=limit, counts=self.as_of >= NEWER_SINCE)
         child.private_bytes = private_bytes(child.pid)
         child.shares = frozenset(self._shares)
         child.names = self._history.state.names | names_told(end)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from sonde.sandbox.worker.output import HEAD, RECORD, RECORD_BYTES
 
-MARKER = "\n[... output cut: {total} characters in all, {head} first and {tail} last are shown ...]\n"
+MARKER = "\n[... output cut: {total} characters in all; {missing} are left out: print only those to see them ...]\n"
+UNCOUNTED = "\n[... output cut: {total} characters in all, {head} first and {tail} last are shown ...]\n"
 MOST_CHARS = 1 << 53
 READ_BYTES = 65536
 MOST_READS = 4
@@ -23,6 +24,8 @@ class Captured:
     tail: str
     total: int
     least: bool = False
+    lines: int = -1
+    """Line ends in all of it; -1 if they were not counted."""
 
 
 NOTHING = Captured("", "", 0)
@@ -98,13 +101,20 @@ def cut(stream: Captured, limit: int) -> str:
     if stream.total <= limit and whole:
         return (stream.head + stream.tail)[: stream.total]
     total = f"at least {stream.total}" if stream.least else str(stream.total)
-    room = limit - len(MARKER.format(total=total, head=limit, tail=limit))
+    size, mark = stream.total, MARKER if stream.lines >= 0 else UNCOUNTED
+    room = limit - len(
+        mark.format(total=total, head=limit, tail=limit, missing=f"printed lines {size}-{size} of {size}")
+    )
     if room < 2:
         return stream.head[:limit]
     head = _whole_lines(stream.head[: room - room // 2])
     tail = (stream.tail if len(stream.tail) >= room // 2 or not whole else stream.head + stream.tail)[-(room // 2) :]
     tail = _whole_lines(tail[::-1])[::-1]
-    return head + MARKER.format(total=total, head=len(head), tail=len(tail)) + tail
+    missing = f"characters {len(head) + 1}-{size - len(tail)}"
+    first, last = head.count("\n") + 1, stream.lines - tail.count("\n") + 1  # the tail begins with the end of a line
+    if head.endswith("\n") and tail.startswith("\n") and first <= last <= size:
+        missing = f"printed lines {first}-{last} of {stream.lines if tail.endswith(chr(10)) else stream.lines + 1}"
+    return head + mark.format(total=total, head=len(head), tail=len(tail), missing=missing) + tail
 
 
 def _whole_lines(text: str) -> str:

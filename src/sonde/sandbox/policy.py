@@ -21,12 +21,15 @@ BLOCKED_MODULES = frozenset(
     {"ctypes", "http", "importlib", "multiprocessing", "os", "pathlib", "shutil", "signal", "socket"}
     | {"subprocess", "sys", "threading", "urllib"}
 )
+NEWER_MODULES, NEWER_SINCE = frozenset({"errno", "ntpath", "posixpath", "stat", "token"}), 3
+"""General modules that code may import in runs since this journal format; what was recorded before fails as it did then."""
 GENERAL_MODULES = ALLOWED_MODULES | frozenset(
     {"__future__", "abc", "array", "ast", "base64", "binascii", "bisect", "calendar", "cmath", "colorsys"}
     | {"configparser", "contextlib", "csv", "decimal", "difflib", "email", "enum", "fnmatch", "fractions", "graphlib"}
     | {"gzip", "heapq", "hmac", "html", "io", "ipaddress", "keyword", "numbers", "pprint", "random", "reprlib"}
     | {"shlex", "string", "struct", "time", "tokenize", "tomllib", "traceback", "types", "unicodedata"}
     | {"urllib.parse", "uuid", "warnings", "weakref", "xml.etree", "zlib", "zoneinfo"}
+    | NEWER_MODULES
 )
 """What of the standard library needs no files, network or processes. A dotted name stands for that part of its package alone."""
 GENERAL_HELD = (GENERAL_MODULES - ALLOWED_MODULES) | frozenset(
@@ -67,6 +70,11 @@ IO_NAMES = frozenset(
     {"BytesIO", "StringIO", "TextIOWrapper", "IOBase", "RawIOBase", "BufferedIOBase", "TextIOBase"}
     | {"SEEK_SET", "SEEK_CUR", "SEEK_END", "DEFAULT_BUFFER_SIZE", "UnsupportedOperation"}
 )
+PATH_NAMES = frozenset(
+    {"altsep", "basename", "commonpath", "commonprefix", "curdir", "dirname", "extsep", "isabs", "join", "normcase"}
+    | {"normpath", "pardir", "pathsep", "sep", "split", "splitdrive", "splitext"}
+)
+"""What works on the text of a path. `exists` would be False for every file, because none can be seen."""
 PACKAGES = ("numpy", "pandas")
 """Packages that code may have on request. Their time and chance are known, so that a run with them can be replayed."""
 SAFE_METHODS = frozenset(
@@ -159,6 +167,12 @@ class Profile:
         extra = tuple(name for name in PACKAGES if name in packages)
         return replace(self, extra=extra, modules=None if self.modules is None else self.modules | set(extra))
 
+    def as_of(self, journal_format: int) -> Profile:
+        """These rules as they were for runs of that format."""
+        if self.modules is None or journal_format >= NEWER_SINCE:
+            return self
+        return replace(self, modules=self.modules - NEWER_MODULES)
+
     @property
     def gated(self) -> bool:
         """Does the gate have rules beyond valid syntax?"""
@@ -173,7 +187,7 @@ PROFILES = {
             name="general",
             modules=GENERAL_MODULES,
             held=GENERAL_HELD,
-            names={"io": IO_NAMES},
+            names={"io": IO_NAMES, "ntpath": PATH_NAMES, "posixpath": PATH_NAMES},
         ),
         Profile(name="analysis", modules=ALLOWED_MODULES),
         Profile(

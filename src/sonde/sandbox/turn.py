@@ -185,11 +185,16 @@ class Turn:
         )
 
 
-def finished(end: TurnEnd, prepared: Prepared, *, turn: int, layers: tuple[str, ...], limit: int) -> ExecResult:
+def finished(
+    end: TurnEnd, prepared: Prepared, *, turn: int, layers: tuple[str, ...], limit: int, counts: bool
+) -> ExecResult:
     """The result of a turn that reported. Lengths and kinds are the worker's word, so they are bounded here."""
     report = end.report
     assert report is not None
-    out, err = (Captured(each.head, each.tail, max(each.total, 0)) for each in (report.out, report.err))
+    out, err = (
+        Captured(each.head, each.tail, max(each.total, 0), lines=each.lines if counts else -1)
+        for each in (report.out, report.err)
+    )
     stdout, stderr = cut_output(out, err, limit)
     fault = None
     if (told := report.fault) is not None:

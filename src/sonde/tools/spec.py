@@ -75,7 +75,8 @@ class Tool:
     def brief(self) -> str:
         """In one line, for a small budget: the names of the arguments and the first sentence."""
         shown = [p.name if p.required else f"{p.name}={p.default!r}" for p in self.parameters if p.positional]
-        shown += [f"*, {p.name}={p.default!r}" for p in self.parameters if not p.positional][:1]
+        named = [f"{p.name}={p.default!r}" for p in self.parameters if not p.positional]
+        shown += ["*", *named] if named else []
         first = _SENTENCE.match(self.doc)
         return f"{self.name}({', '.join(shown)}): {first[0] if first else ''}."
 

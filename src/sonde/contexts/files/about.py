@@ -38,10 +38,8 @@ _SOURCE = frozenset(
 
 def describe(listing: Listing) -> str:
     """The description of a listing, for the prompt: all files of a few, else the largest folders down to two levels."""
-    entries = [entry for entry in listing.entries.values() if entry.path not in listing.binary]
-    suffixes = Counter(posixpath.splitext(entry.path)[1].lower() or "no suffix" for entry in entries)
-    kinds = ", ".join(f"{kind} {count:,}" for kind, count in suffixes.most_common(8)) or "none"
-    lines = [f"{len(entries):,} files, {sum(entry.size for entry in entries):,} bytes. Kinds: {kinds}."]
+    entries = listing.texts
+    lines = [f"{len(entries):,} files, {listing.text_bytes:,} bytes. Kinds: {_kinds(entries, 8) or 'none'}."]
     if len(entries) <= _NAMED:
         lines += ["Files:", *(f"  {shown_name(entry.path)} ({entry.size:,} bytes)" for entry in entries)]
     else:
@@ -60,14 +58,13 @@ def describe(listing: Listing) -> str:
     if listing.skipped:
         skipped = ", ".join(f"{name} ({count})" for name, count in sorted(listing.skipped.items()))
         lines.append(f"Folders skipped: {skipped}.")
-    reasons = Counter((*listing.refused.values(), *listing.binary.values()))
-    lines += [f"Not read: {count} ({reason})." for reason, count in sorted(reasons.items())]
+    lines += [f"Not read: {each}." for each in _unread(listing)]
     return "\n".join(lines)
 
 
 def outline(listing: Listing) -> str:
     """The same in fewer words: the names of a few files, else the largest folders at the top, in one line."""
-    entries = [entry for entry in listing.entries.values() if entry.path not in listing.binary]
+    entries = listing.texts
     if len(entries) <= _NAMED:
         named = ", ".join(f"{shown_name(entry.path)} ({entry.size:,} bytes)" for entry in entries) or "no files"
     else:
@@ -79,14 +76,27 @@ def outline(listing: Listing) -> str:
         parts += [f"{len(folders) - len(parts):,} more folders"] if len(folders) > len(parts) else []
         loose = len(entries) - folders.total()
         parts += [f"{loose:,} in no folder"] if loose and folders else []
-        suffixes = Counter(posixpath.splitext(entry.path)[1].lower() or "no suffix" for entry in entries)
-        kinds = ", ".join(f"{kind} {count:,}" for kind, count in suffixes.most_common(4))
-        size = sum(entry.size for entry in entries)
-        named = f"{len(entries):,} files, {size:,} bytes ({kinds}){': ' if parts else ''}{', '.join(parts)}"
-    reasons = Counter((*listing.refused.values(), *listing.binary.values()))
+        counts = f"{len(entries):,} files, {listing.text_bytes:,} bytes ({_kinds(entries, 4)})"
+        named = f"{counts}{': ' if parts else ''}{', '.join(parts)}"
     skipped = [f"folders {', '.join(sorted(listing.skipped))}"] if listing.skipped else []
-    hidden = [*skipped, *(f"{count} ({reason})" for reason, count in sorted(reasons.items()))]
+    hidden = [*skipped, *_unread(listing)]
     return f"{named}. Not read: {'; '.join(hidden)}." if hidden else f"{named}."
+
+
+def _kinds(entries: Sequence[Entry], most: int) -> str:
+    """`.py 90, .md 12, others 3`: the numbers add up."""
+    suffixes = Counter(posixpath.splitext(entry.path)[1].lower() or "no suffix" for entry in entries)
+    shown = dict(suffixes.most_common(most))
+    if others := len(entries) - sum(shown.values()):
+        shown["others"] = others
+    return ", ".join(f"{kind} {count:,}" for kind, count in shown.items())
+
+
+def _unread(listing: Listing) -> list[str]:
+    """`2 (secret)`, `3 (binary)`: what is not read and why."""
+    named = len(listing.entries) - len(listing.texts) - len(listing.binary)  # their suffixes say that they are binary
+    reasons = Counter((*listing.refused.values(), *listing.binary.values(), *["binary"] * named))
+    return [f"{count} ({reason})" for reason, count in sorted(reasons.items())]
 
 
 def whole_text(library: Library, most_chars: int) -> Observed | None:

@@ -189,7 +189,13 @@ class WorkspaceContext:
         return list(self.workspace.list_files(root))
 
     def read(
-        self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
+        self,
+        path: str,
+        start_line: int | None = None,
+        end_line: int | None = None,
+        *,
+        rationale: str = "",
+        numbered: bool = False,
     ) -> Observed:
         """The same as read_file."""
         found = self.workspace.read(path, start_line, end_line, rationale=rationale.strip())
@@ -200,17 +206,26 @@ class WorkspaceContext:
                 f"Example: part = read({path!r}, {found.start_line}, {found.end_line}, rationale='the whole class is to be renamed')"
             )
         self._unread.discard(found.path)
-        value = {"content": found.content, "startLine": found.start_line, "endLine": found.end_line}
+        content = found.content
+        if numbered and found.total_lines:
+            content = "\n".join(f"{at}: {line}" for at, line in enumerate(content.split("\n"), found.start_line))
+        value = {"content": content, "startLine": found.start_line, "endLine": found.end_line}
         seen = Excerpt.of_lines(found.path, found.start_line, found.end_line, found.content)
         return Observed(value, (seen,) if found.total_lines else ())
 
     def read_file(
-        self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
+        self,
+        path: str,
+        start_line: int | None = None,
+        end_line: int | None = None,
+        *,
+        rationale: str = "",
+        numbered: bool = False,
     ) -> Observed:
         """Lines of a file as {content, startLine, endLine}; over 200 lines need a rationale.
         Example: part = read_file('src/app.py', 10, 40)["content"]
         """
-        return self.read(path, start_line, end_line, rationale=rationale)
+        return self.read(path, start_line, end_line, rationale=rationale, numbered=numbered)
 
     def search(self, query: str, path: str | None = None) -> Observed:
         """Lines that contain the text query, as [{path, line, text}].

@@ -48,6 +48,8 @@ MAX_FILES = 20_000
 MAX_MATCHES = 200
 NOT_ENDED = "did not end within"
 DENIED = r"permission denied|operation not permitted|cross-device link|EACCES"
+NO_LOCALE = r"(?m)^.*: cannot change locale \([\w.@-]+\).*\n?"
+"""Each shell script warns so of a locale that is not installed, and the shim of a version manager starts a dozen of them."""
 PLAIN = MappingProxyType({"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"})
 
 
@@ -281,7 +283,8 @@ class LocalWorkspace:
         if confined and ended.returncode != 0 and re.search(DENIED, ended.stderr_tail + ended.text, re.IGNORECASE):
             note += f"\n{CLOSED_HINT}"
         stdout = ended.text[: ended.text.rfind("\n") + 1] if ended.overflowed else ended.text  # no line that is torn
-        return CommandResult(exit_code=ended.returncode, stdout=stdout, stderr=ended.stderr_tail + note)
+        errors = re.sub(NO_LOCALE, "", ended.stderr_tail)
+        return CommandResult(exit_code=ended.returncode, stdout=stdout, stderr=errors + note)
 
 
 def _is_link(name: str, folder: int) -> bool:

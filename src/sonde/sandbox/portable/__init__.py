@@ -23,7 +23,7 @@ from sonde.sandbox.base import ExecFault, ExecResult, ExecUsage, Final, OutOfTim
 from sonde.sandbox.box import Box
 from sonde.sandbox.forkserver import ForkServer
 from sonde.sandbox.output import cut_output
-from sonde.sandbox.policy import FINISH_NAMES
+from sonde.sandbox.policy import FINISH_NAMES, NEWER_SINCE
 from sonde.sandbox.portable.dialogue import Dialogue, Rules, Stuck, final_value
 from sonde.sandbox.portable.guard import Guard
 from sonde.sandbox.portable.language import language, load_monty, refusals, with_shared_values
@@ -120,7 +120,7 @@ class MontyBox(Box):
     def _run(self, prepared: Prepared, wall: float) -> ExecResult:
         session = self._opened()
         before = self._history[-1]
-        printed = Printed(self.limits.output_chars)
+        printed = Printed(self.limits.output_chars, counts=self.as_of >= NEWER_SINCE)
         inputs = {name: value for name, value in self._shares.items() if name not in before.bound} | self._pending
         tree = parse(prepared.code)
         nodes = () if isinstance(tree, Refusal) else ast.walk(tree)

@@ -38,16 +38,17 @@ NAME_CHARS = 200
 class Printed:
     """What a turn prints: head, tail and the true length of each stream, in bounded memory."""
 
-    def __init__(self, keep: int) -> None:
+    def __init__(self, keep: int, *, counts: bool) -> None:
         self._keep = keep
-        self.streams = {name: Captured("", "", 0) for name in ("stdout", "stderr")}
+        self.streams = {name: Captured("", "", 0, lines=0 if counts else -1) for name in ("stdout", "stderr")}
 
     def add(self, stream: str, text: str) -> None:
         """The next piece of one of them."""
         known = self.streams[stream]
         room = max(0, self._keep - len(known.head))
         tail = (known.tail + text[room:])[-self._keep :]
-        self.streams[stream] = Captured(known.head + text[:room], tail, known.total + len(text))
+        total, lines = known.total + len(text), known.lines + (text.count("\n") if known.lines >= 0 else 0)
+        self.streams[stream] = Captured(known.head + text[:room], tail, total, lines=lines)
 
 
 def fault_of(monty: Any, error: Any) -> ExecFault:

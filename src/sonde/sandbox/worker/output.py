@@ -27,7 +27,7 @@ line of a flood."""
 
 
 class Capture(io.TextIOBase):
-    """A text stream that keeps the first and the last `keep` characters and counts all of them."""
+    """A text stream that keeps the first and the last `keep` characters and counts all of them, and the line ends."""
 
     def __init__(self, keep: int, number: int = 0) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Capture(io.TextIOBase):
         self.clear()
 
     def clear(self) -> None:
-        self.total = 0
+        self.total = self.lines = 0
         self._head: list[str] = []
         self._tail: list[str] = []
         self._tail_size = 0
@@ -49,6 +49,7 @@ class Capture(io.TextIOBase):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         room = self._keep - self.total
         self.total += len(text)
+        self.lines += text.count("\n")
         if room > 0:
             self._head.append(text[:room])
             self._unsent += text[:room]

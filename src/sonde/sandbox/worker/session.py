@@ -152,8 +152,8 @@ class CodeSession:
         rebound = [name for name, value in self._fixed.items() if self._namespace.get(name) is not value]
         self._namespace.update(self._fixed)
         report = {
-            "out": (self._out.head(), self._out.tail(), self._out.total),
-            "err": (self._err.head(), self._err.tail(), self._err.total),
+            "out": (self._out.head(), self._out.tail(), self._out.total, self._out.lines),
+            "err": (self._err.head(), self._err.tail(), self._err.total, self._err.lines),
             "fault": fault,
             "variables": self._variables.changed(self._namespace, self._hidden()),
             "names": self._variables.new_names(self._namespace),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 
 import pytest
 
 from sonde.batch.gate import Flights, LimitedModel, Paused
-from sonde.batch.limits import Answer, Ask, Closed, Later, Slot, Told
+from sonde.batch.limits import Answer, Ask, Closed, Later, Limiter, SharedLimits, Slot, Told
 from sonde.batch.worker import Wire, WireGate
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.errors import ModelCallFailed
-from sonde.models.base import Message, ModelReply, ModelRequest, OnText
-from sonde.testing import ScriptedModel
+from sonde.models.base import Message, ModelReply, ModelRequest, OnText, TokenUsage, cost_of
+from sonde.testing import FrozenClock, ScriptedModel
 
 REQUEST = ModelRequest(messages=[Message("user", "x" * 400)], max_output_tokens=100)
 
@@ -29,9 +29,12 @@ class ScriptedGate:
     asked: list[Ask] = field(default_factory=list[Ask])
     stopping: threading.Event = field(default_factory=threading.Event)
     counts: bool = True
+    limiter: Limiter | None = None
 
     def book(self, ask: Ask) -> Answer:
         self.asked.append(ask)
+        if self.limiter is not None:
+            return self.limiter.book(ask)
         return self.answers.pop(0) if self.answers else Slot(delay_s=0.0)
 
     def tell(self, told: Told) -> None:
@@ -62,6 +65,21 @@ def test_a_request_is_asked_for_by_its_size_and_price_and_told_by_what_it_used()
     assert gate.asked[0].cost_usd > 0
     assert gate.told == [Told(asked=gate.asked[0], tokens=102, cost_usd=0.25)]
     assert reply.waited_s == 0
+
+
+def test_the_last_of_the_money_buys_a_shorter_reply() -> None:
+    scripted = ScriptedModel(["short"], name="openai:gpt-4o-mini")
+    limiter = Limiter(SharedLimits(max_cost_usd=0.002), clock=FrozenClock())
+    gate = ScriptedGate(limiter=limiter)
+    long = replace(REQUEST, max_output_tokens=100_000)
+
+    LimitedModel(scripted, gate, Flights()).complete(long, deadline=forever())
+
+    (sent,) = scripted.requests
+    assert sent.max_output_tokens is not None
+    assert 512 <= sent.max_output_tokens < 100_000
+    assert cost_of(scripted.name, TokenUsage(100, sent.max_output_tokens)) == pytest.approx(0.002, rel=0.01)
+    assert gate.told[0].asked.cost_usd == pytest.approx(0.002)
 
 
 def test_waiting_for_a_slot_is_not_the_runs_own_time() -> None:

@@ -117,14 +117,45 @@ def test_the_report_of_a_stopped_batch_tells_what_was_paid_for_items_that_wait(t
     scene.write(30)
     flags = ["--concurrency", "8"]
     with counting_server(0.02) as server:
-        stopped = scene.run(server.base_url, *flags, "--max-cost-usd", "0.005")
+        stopped = scene.run(server.base_url, *flags, "--max-cost-usd", "0.002")
         replies = sum(server.counts().values())
         report = json.loads((scene.folder.path / "report.json").read_text())
         scene.run(server.base_url, *flags)
         whole = json.loads((scene.folder.path / "report.json").read_text())
 
     assert replies > report["model_calls"], "an item was stopped between its two requests"
-    assert f"cost limit is reached: {report['spent_usd']:.4f} of" in report["stopped"]
+    assert f"cost limit is reached: ${report['spent_usd']:.4f} of" in report["stopped"]
     assert report["spent_usd"] > report["cost_usd"]["total"]
     assert "besides for items that wait" in stopped.stdout
     assert whole["spent_usd"] == whole["cost_usd"]["total"]
+
+
+def test_a_cap_below_the_longest_reply_is_used_up_and_then_says_what_would_help(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(5)
+    prices = ["--price", "3/15"]  # the longest reply alone costs 0.061
+    with counting_server() as server:
+        stopped = scene.run(server.base_url, *prices, "--max-cost-usd", "0.0115")
+        spent = json.loads((scene.folder.path / "report.json").read_text())["spent_usd"]
+        asked = len(server.times)
+        again = scene.run(server.base_url, *prices, "--max-cost-usd", "0.0115")
+        assert len(server.times) == asked > 0
+        raised = scene.run(server.base_url, *prices, "--max-cost-usd", "0.05")
+
+    assert 0 < spent <= 0.0115
+    for shown in (stopped, again):
+        assert f"${spent:.4f} of $0.0115 is spent, and the next request may cost $0.0" in shown.stderr
+        assert "with a higher --max-cost-usd the same command continues from here" in shown.stderr
+    assert raised.returncode == 0
+    assert server.extra() == 0
+
+
+def test_a_cap_that_pays_for_no_request_asks_nothing_and_says_so(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(2)
+    with counting_server() as server:
+        stopped = scene.run(server.base_url, "--price", "100/100", "--max-cost-usd", "0.05")
+
+    assert server.times == []
+    assert "$0.0000 of $0.0500 is spent, and the next request may cost $0." in stopped.stderr
+    assert stopped.returncode == 1

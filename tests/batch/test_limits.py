@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given, settings, strategies as st
@@ -56,10 +57,13 @@ def test_the_cost_limit_is_never_passed_and_closes_the_batch(calls: list[tuple[f
     limiter = Limiter(SharedLimits(max_cost_usd=cap), clock=FrozenClock())
     flying: list[tuple[Ask, float]] = []
     for most, share in calls:
-        ask = Ask(tokens=1, cost_usd=most)
+        ask = Ask(tokens=1, cost_usd=most, least_usd=most / 2)
         answer = limiter.book(ask)
         if isinstance(answer, Slot):
-            flying.append((ask, most * share))
+            if answer.most_usd is not None:
+                assert not flying, "a request that was cut short is not alone"
+                ask = replace(ask, cost_usd=answer.most_usd)
+            flying.append((ask, ask.cost_usd * share))
         elif isinstance(answer, Later):
             assert flying, "told to wait for nobody"
         if len(flying) > 3 or isinstance(answer, Later):

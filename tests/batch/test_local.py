@@ -164,13 +164,13 @@ def test_the_cost_limit_stops_the_batch_below_it_and_a_higher_one_goes_on(tmp_pa
     scene = Scene(tmp_path)
     scene.write(12)
     with counting_server() as server:
-        poor = scene.run(server.base_url, "--max-cost-usd", "0.003", "--json")
+        poor = scene.run(server.base_url, "--max-cost-usd", "0.0012", "--json")
         report = json.loads(poor.stdout)
 
         assert poor.returncode == 1
         assert "cost limit" in report["stopped"]
         assert 0 < report["finished"] < 12
-        assert report["cost_usd"]["total"] <= 0.003
+        assert report["cost_usd"]["total"] <= 0.0012
         rich = scene.run(server.base_url, "--max-cost-usd", "1", "--json")
         assert rich.returncode == 0, rich.stderr
         assert server.extra() == 0

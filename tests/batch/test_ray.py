@@ -91,11 +91,11 @@ def test_limits_hold_on_a_cluster_and_a_soft_stop_asks_nothing_twice(tmp_path: P
     scene.write(30)
     flags = ["--on", "ray", "--concurrency", "4", "--json"]
     with counting_server(0.02) as server:
-        poor = scene.run(server.base_url, *flags, "--max-cost-usd", "0.01", env=at(cluster))
+        poor = scene.run(server.base_url, *flags, "--max-cost-usd", "0.002", env=at(cluster))
         report = json.loads(poor.stdout)
         assert poor.returncode == 1
         assert "cost limit" in report["stopped"]
-        assert report["cost_usd"]["total"] <= 0.01
+        assert report["cost_usd"]["total"] <= 0.002
         driver = scene.start(server.base_url, *flags, "--requests-per-minute", "600", env=at(cluster))
         asked = len(server.counts())
         eventually(lambda: len(server.counts()) >= asked + 10)

@@ -242,7 +242,7 @@ def test_a_query_that_was_stopped_names_the_command_that_goes_on_with_the_same_i
     stopped = scene.query("--all-errors", "--source", str(traces), *model, "--max-cost-usd", "0.0000001", "--quiet")
     assert stopped.returncode == 1
     again = next(line for line in stopped.stderr.splitlines() if "continues from here" in line)
-    words = again.partition("; sonde batch ")[2].removesuffix(" continues from here").split()
+    words = again.partition(" sonde batch ")[2].removesuffix(" continues from here").split()
 
     done = scene.query(*words, "--json")
 

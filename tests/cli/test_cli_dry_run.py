@@ -114,7 +114,11 @@ def test_a_batch_is_judged_by_some_of_its_items(tmp_path: Path, capsys: pytest.C
     told = json.loads(capsys.readouterr().out)
     assert told["runs"] == 20
     run("batch", "questions.jsonl", "--dry-run")
-    assert f"would run     20 items, judged by {len(told['reads'])} of them\n" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"would run     20 items; the figures below come from {len(told['reads'])} of them\n" in shown
+    assert "(q0, q3, q6, q9, q12, q15, q18)\n" in shown
+    assert f"typical       3 turns in each of 20 runs: {told['typical_tokens'][0]:,} tokens, $" in shown
+    assert f"if all go on  12 turns in each: {told['typical_tokens'][1]:,} tokens, $" in shown
     assert 1 < len(told["first_prompt_tokens"]) <= 8
     assert told["typical_cost_usd"][0] < told["typical_cost_usd"][1]
     assert told["typical_tokens"][0] > 20 * 3 * min(told["first_prompt_tokens"])

@@ -229,6 +229,10 @@ def test_the_gate_as_a_command(loop: Loop) -> None:
     good = loop.sonde("rlms", "gate", "--output-dir", str(loop.output))
 
     assert (shut.code, fallback.code, good.code) == (1, 1, 0)
+    status, result = json.loads(shut.stdout)["reasons"]
+    assert f"{loop.output / 'status.json'} is not there" in status and "--standalone" in status
+    assert "result.json" in result
+    assert "reasons" not in json.loads(fallback.stdout)
     assert json.loads(fallback.stdout)["failed"] == ["has_non_fallback_citations"]
     assert loop.sonde("rlms", "gate").code == 2
     (loop.output / "result.json").write_text("[" * 100_000)

@@ -60,13 +60,21 @@ def test_the_tools_have_names_descriptions_and_schemas(folder: Path) -> None:
 def test_ask_returns_the_cited_answer_and_the_path_of_the_run(folder: Path) -> None:
     told: list[str] = []
 
-    result = call(folder, ScriptedModel([READ, FINISH]), "ask", told, question="Which service?", paths=["notes.txt"])
+    result = call(
+        folder,
+        ScriptedModel([READ, FINISH], cost_usd=None),
+        "ask",
+        told,
+        question="Which service?",
+        paths=["notes.txt"],
+    )
 
     found = result.structured_content
     assert found["status"] == "succeeded"
     assert found["citations"][0]["path"].endswith("notes.txt")
     assert Path(found["run_dir"], "run_record.json").is_file()
     assert any("turn" in message for message in told)
+    assert found["usage"]["cost_usd"] is None and found["usage"]["unpriced"] == 2
 
 
 def test_a_model_that_calls_gets_the_placeholders_of_a_masked_run(folder: Path) -> None:

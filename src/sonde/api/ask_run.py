@@ -166,10 +166,10 @@ def question_spec(
             traces = TraceQuestion.of(source, project, settings, **window)
             with loading.in_force(), guarded("loading the traces"):
                 opened = stack.enter_context(traces.opened(opened if context or code else None))
-        spec = ask_spec(question, opened, settings, options, code=code, schema=schema)
+        spec = ask_spec(question, opened, settings, options, code=code, schema=schema, citations=citations)
         own = {"tools": [tool(each).name for each in tools], "limits": asdict(limits)}
-        own |= {"given": bool(context) or source is not None, **({} if citations else {"citations": False})}
-        spec = replace(spec, tools=tools, limits=limits, citations=citations, recipe={**spec.recipe, **own})
+        own |= {"given": bool(context) or source is not None}
+        spec = replace(spec, tools=tools, limits=limits, recipe={**spec.recipe, **own})
         if continue_from is not None:
             with loading.in_force():
                 earlier = continued(spec, continue_from, settings, options.get("runs_dir"), trust_run=trust_run)
@@ -185,15 +185,13 @@ def ask_spec(
     *,
     code: bool = False,
     schema: Mapping[str, Any] | None = None,
+    citations: bool = True,
 ) -> RunSpec:
     """The run of a question; the same again from its recipe."""
     spec = spec_of(opened.engine, question, opened.context, settings, options)
     recipe = {"engine": "ask", "sources": opened.recipe, "code": code, "schema": schema, **model_names(spec)}
-    return replace(
-        opened.given_to(spec),
-        schema=schema,
-        recipe={**recipe, "given": True},
-    )
+    recipe |= {"given": True, **({} if citations else {"citations": False})}
+    return replace(opened.given_to(spec), schema=schema, citations=citations, recipe=recipe)
 
 
 async def aask(question: str, *context: Any, **options: Any) -> Answer:

@@ -215,9 +215,15 @@ class Drive:
 
     def _keep(self, job: Job, result: ItemResult) -> None:
         assert self._lines is not None
-        if result.status == "failed" and not result.cost_usd:  # given up: what it had paid for is in its journal
-            spent = self.folder.spent(job.item, job.attempt)
-            result = msgspec.structs.replace(result, cost_usd=spent, attempt=job.attempt)
+        if result.status == "failed" and result.cost_usd == 0:  # given up: what it had paid for is in its journal
+            used = self.folder.used(job.item, job.attempt)
+            result = msgspec.structs.replace(
+                result,
+                cost_usd=used.cost,
+                known_usd=used.cost_usd if used.unpriced else 0.0,
+                unpriced=used.unpriced,
+                attempt=job.attempt,
+            )
         try:
             self._lines.append(result)
         except DiskFull as error:
@@ -225,7 +231,7 @@ class Drive:
             self._stop(f"{error.message}; make room and start the batch again")
             return
         self._results[result.key] = result
-        self.progress.cost_usd += result.cost_usd
+        self.progress.cost_usd += result.paid_usd
         self.progress.add(result, self.clock.now())
         self.crew.spent(self.progress.cost_usd)
 
@@ -246,9 +252,9 @@ def drive(
 ) -> BatchOutcome:
     """Run a plan to its end or to a soft stop; the crew is closed either way."""
     total = len(plan.finished) + len(plan.jobs)
-    paid = sum(result.cost_usd for result in plan.finished.values())
+    paid = sum(result.paid_usd for result in plan.finished.values())
     progress = BatchProgress(total=total, before=len(plan.finished), cost_usd=paid)
-    progress.unpriced = any(result.unpriced for result in plan.finished.values())
+    progress.unpriced = any(not result.priced for result in plan.finished.values())
     try:
         outcome = Drive(plan, folder, crew, progress, cancel=cancel or threading.Event(), on_progress=on_progress).run()
     finally:

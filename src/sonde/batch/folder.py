@@ -24,8 +24,9 @@ import msgspec
 
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
+from sonde.core.canonical import is_deep
 from sonde.core.events import AnyEvent, RunEnded, RunStarted
-from sonde.core.usage import NOTHING_USED, used_by
+from sonde.core.usage import NOTHING_USED, Usage, used_by
 from sonde.disk import PRIVATE, lock, open_plain, read_at, sync
 from sonde.errors import ConfigError, RunError
 from sonde.runs.journal import JournalUnreadable
@@ -102,7 +103,10 @@ class BatchFolder:
                         if len(line) == MAX_LINE:
                             raise ConfigError(f"{path} has a line that is too long for a result; move the file away")
                         with contextlib.suppress(msgspec.DecodeError, RecursionError):
-                            found.append(_decode.decode(line))
+                            result = _decode.decode(line)
+                            # What is nested is written again, and may be a stranger's.
+                            if not (result.value or result.citations) or not is_deep(line):
+                                found.append(result)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -118,11 +122,11 @@ class BatchFolder:
             lines = (msgspec.json.encode(each) for each in latest.values())
             write_atomically(self.results, b"".join(line + b"\n" for line in lines))
 
-    def spent(self, item: Item, attempt: int) -> float:
-        """The cost of an item's run by its journal; 0 if that is missing or unreadable."""
+    def used(self, item: Item, attempt: int) -> Usage:
+        """What an item's run has used by its journal; nothing if that is missing or unreadable."""
         with contextlib.suppress(NoSuchRun, JournalUnreadable):
-            return sum(map(used_by, self.run_dir(item, attempt).read().events), NOTHING_USED).cost_usd
-        return 0.0
+            return sum(map(used_by, self.run_dir(item, attempt).read().events), NOTHING_USED)
+        return NOTHING_USED
 
     def touched(self) -> set[str]:
         """The names of run folders that hold a journal."""

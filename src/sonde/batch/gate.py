@@ -17,6 +17,7 @@ from sonde.batch.limits import Answer, Ask, Closed, Later, Slot, Told
 from sonde.core.deadline import Deadline
 from sonde.errors import ModelCallFailed
 from sonde.models.base import (
+    OUTPUT_TOKENS,
     Model,
     ModelReply,
     ModelRequest,
@@ -30,6 +31,7 @@ from sonde.models.base import (
     sampling_of,
     suited_mode,
 )
+from sonde.runtime.model_calls import LEAST_OUTPUT
 
 LANDING_S = 0.05  # from a reply's return to its line in the journal
 
@@ -96,12 +98,21 @@ class LimitedModel:
     def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
         """Ask once, when the batch lets it."""
         left_s = deadline.remaining()
-        ask = Ask(tokens=0, cost_usd=0.0)
+        ask, sent, most = Ask(tokens=0, cost_usd=0.0), 0, request.max_output_tokens or OUTPUT_TOKENS
         if self._gate.counts:
-            sent, most = prompt_tokens(request), request.max_output_tokens or 4096
-            dear = cost_of(self._model.name, TokenUsage(sent, most), self.price)
-            ask = Ask(tokens=sent + int(min(most, self._mean_out)), cost_usd=dear or 0.0)
-        waited_s = self._wait_for_slot(ask)
+            sent = prompt_tokens(request)
+            least = min(most, max(LEAST_OUTPUT, int(2 * self._mean_out)))  # a reply that is cut wastes a turn
+            ask = Ask(
+                tokens=sent + int(min(most, self._mean_out)),
+                cost_usd=self._usd(sent, most),
+                least_usd=self._usd(sent, least),
+            )
+        full_usd = ask.cost_usd
+        ask, waited_s = self._wait_for_slot(ask)
+        if ask.cost_usd < full_usd:  # the last of the money: a shorter reply
+            bare_usd = self._usd(sent, 0)
+            paid = int(most * (ask.cost_usd - bare_usd) / (full_usd - bare_usd))
+            request = replace(request, max_output_tokens=paid)
         with self._flights.flight():
             try:
                 own = deadline if waited_s == 0 else Deadline(deadline.clock, left_s, stop=deadline.stop)
@@ -125,8 +136,11 @@ class LimitedModel:
         self._gate.tell(Told(asked=ask, tokens=reply.usage.tokens_in + reply.usage.tokens_out, cost_usd=cost or 0.0))
         return replace(reply, waited_s=reply.waited_s + waited_s)
 
-    def _wait_for_slot(self, ask: Ask) -> float:
-        """Until the batch lets this request out; how long that took."""
+    def _usd(self, tokens_in: int, tokens_out: int) -> float:
+        return cost_of(self._model.name, TokenUsage(tokens_in, tokens_out), self.price) or 0.0
+
+    def _wait_for_slot(self, ask: Ask) -> tuple[Ask, float]:
+        """Until the batch lets this request out; what it was granted, and how long that took."""
         started = time.monotonic()
         waited = False
         while True:
@@ -138,13 +152,13 @@ class LimitedModel:
                 case Later(delay_s=delay):
                     waited = True
                     self._gate.stopping.wait(delay)
-                case Slot(delay_s=0.0) if not waited:
-                    return 0.0
-                case Slot(delay_s=delay):
-                    if self._gate.stopping.wait(delay):
+                case Slot(delay_s=delay, most_usd=most_usd):
+                    if most_usd is not None:
+                        ask = replace(ask, cost_usd=most_usd)
+                    if delay and self._gate.stopping.wait(delay):
                         self._gate.tell(Told(asked=ask))
                         self._pause()
-                    return time.monotonic() - started
+                    return ask, time.monotonic() - started if waited or delay else 0.0
 
     def _pause(self, reason: str = "asked to stop") -> None:
         """Stop here, once the other requests of this run have landed and are on disk: they are paid for."""

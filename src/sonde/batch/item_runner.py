@@ -92,7 +92,14 @@ class Order:
         exclusion = Exclusion(tuple(item.fields.get("exclude", ())), bool(item.fields.get("gitignore", True)))
         loading = Deadline(SystemClock(), self.settings.budget(ASK.budget, ASK.maxima).max_wall_time_sec)
         opened = open_context(paths, code=code, within=self.roots, exclusion=exclusion, loading=loading)
-        return ask_spec(item.fields["question"], opened, self.settings, code=code, schema=item.fields.get("schema"))
+        return ask_spec(
+            item.fields["question"],
+            opened,
+            self.settings,
+            code=code,
+            schema=item.fields.get("schema"),
+            citations=item.fields.get("citations", True),
+        )
 
     def case(self, item: Item) -> Case:
         """The investigation of an item about traces."""

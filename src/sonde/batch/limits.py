@@ -2,19 +2,21 @@
 
 Arithmetic over a clock, behind one lock: whoever serves it (the driver's loop, a Ray actor) only passes messages on. A request books a
 slot and learns how long to wait for it; afterwards it reports what it really used, which moves the next slots. In any window of a minute
-a rate passes its limit by at most half a second's worth (0.8 %). The expected cost is set aside until the reply's real cost is known, so
-the cap holds wherever a price is known. It does not know how providers count; a refusal that says how long to wait holds everybody.
+a rate passes its limit by at most half a second's worth (0.8 %). The most that a request may cost is set aside until its real cost is
+known, so the cap holds wherever a price is known. If the money left does not cover that, the request goes alone and may only write what
+the rest pays for. It does not know how providers count; a refusal that says how long to wait holds everybody.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from sonde.core.deadline import Clock, SystemClock
 
 BURST_S = 0.5
 LATER_S = 0.2  # when others hold what is left of the money: how soon to ask again
+NO_MONEY = "the cost limit is reached"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +36,13 @@ class SharedLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A request about to be made: its size and price as far as they can be known."""
+    """A request about to be made: its size, and the most it may cost as far as that can be known. `least_usd` is what it costs with the
+    shortest reply that is of use; None: it goes whole or not at all.
+    """
 
     tokens: int
     cost_usd: float
+    least_usd: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +59,10 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Go, after this many seconds."""
+    """Go, after this many seconds, and cost at most this much; None: as much as was asked for."""
 
     delay_s: float
+    most_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +127,18 @@ class Limiter:
         """A slot for this request of this worker."""
         with self._lock:
             cap = self.limits.max_cost_usd
-            wanted = self.spent_usd + self._aside_usd + ask.cost_usd
+            wanted, most_usd = self.spent_usd + self._aside_usd + ask.cost_usd, None
             if self.closed is None and cap is not None and (self.spent_usd >= cap or wanted > cap * (1 + 1e-9)):
                 if self._flying:  # they may cost less than was set aside for them
                     return Later(delay_s=LATER_S)
-                self.closed = f"the cost limit is reached: {self.spent_usd:.4f} of {cap:.4f} USD spent"
+                least_usd = ask.cost_usd if ask.least_usd is None else ask.least_usd
+                if self.spent_usd < cap >= self.spent_usd + least_usd:
+                    most_usd = cap - self.spent_usd
+                    ask = replace(ask, cost_usd=most_usd)
+                else:
+                    self.closed = f"{NO_MONEY}: ${self.spent_usd:.4f} of ${cap:.4f} is spent" + (
+                        f", and the next request may cost ${least_usd:.4f}" if least_usd else ""
+                    )
             if self.closed is not None:
                 return Closed(reason=self.closed)
             now = self._clock.now()
@@ -135,7 +148,7 @@ class Limiter:
             at = max(self._requests.free(now), self._tokens.free(now), self._hold_until)
             self._requests.take(1, at)
             self._tokens.take(ask.tokens, at)
-            return Slot(delay_s=at - now)
+            return Slot(delay_s=at - now, most_usd=most_usd)
 
     def _land(self, ask: Ask) -> None:
         self._flying -= 1

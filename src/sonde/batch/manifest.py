@@ -31,8 +31,9 @@ SYNONYMS = {"comply": "compliance"}  # the command's name
 _TEXTS = ("id", "engine", "question", "source", "project", "taxonomy", "controls", "start", "end", "filter", "configs")
 _LISTS = ("paths", "exclude", "trace_ids", "controls_files")
 _PLACES = ("paths", "source", "configs", "taxonomy", "controls_files")
+_FLAGS = ("code", "gitignore", "citations")
 _KNOWN = {
-    "ask": {"id", "engine", "question", "paths", "exclude", "gitignore", "code", "schema"},
+    "ask": {"id", "engine", "question", "paths", *_FLAGS, "exclude", "schema"},
     "rca": {"id", "engine", "trace_ids", "source", "project", "taxonomy"},
     "compliance": {"id", "engine", "trace_ids", "source", "project", "controls", "controls_files"},
     "incident": {"id", "engine", "trace_ids", "source", "project", "start", "end", "filter", "configs"},
@@ -136,7 +137,7 @@ def _rows(text: bytes) -> list[bytes]:
                     item["a column without a name"] = cell
             elif name in _LISTS:
                 item[name] = [part.strip() for part in cell.split(";") if part.strip()]
-            elif name in ("code", "gitignore"):
+            elif name in _FLAGS:
                 item[name] = {"true": True, "false": False}.get(cell.strip().lower(), cell)
             else:
                 item[name] = cell
@@ -241,8 +242,8 @@ def _check(data: Mapping[str, Any]) -> None:
         raise _NoItem("it holds half a character, such as \\ud800, which is no text")
     if "id" not in data:
         raise _NoItem("it has no id")
-    if not all(isinstance(data.get(name, False), bool) for name in ("code", "gitignore")):
-        raise _NoItem("code and gitignore must be true or false")
+    if not all(isinstance(data.get(name, False), bool) for name in _FLAGS):
+        raise _NoItem(f"{', '.join(_FLAGS)} must be true or false")
     if not isinstance(data.get("schema", {}), dict):
         raise _NoItem("schema must be an object")
     if engine == "ask" and "question" not in data:

@@ -11,11 +11,12 @@ from html import escape as escaped
 from typing import Any
 
 from sonde.batch.result import ItemResult
-from sonde.core.canonical import plural
+from sonde.core.canonical import cut, plural
 from sonde.core.markdown_safety import written_out
 
 BINS = 24
 ROWS = 12
+SHOWN = 600  # characters of an answer
 SIGNS = {"fail": "✕", "insufficient_evidence": "?", "pass": "✓", "not_applicable": "–"}
 _WIDTH, _HEIGHT = 460, 150
 _STYLE = """
@@ -52,6 +53,11 @@ def finished_words(report: Mapping[str, Any]) -> str:
     return f"{report['finished'] - refused:,} of {plural(report['items'], 'item')} finished{could_not}"
 
 
+def status_words(answer: Mapping[str, Any]) -> str:
+    """How an item ended, and whether its answer needed no proof."""
+    return f"{answer['status']}{', unproved' if answer.get('unproved') else ''}"
+
+
 def render(report: Mapping[str, Any], results: Sequence[ItemResult]) -> str:
     """The page."""
     finished = [result for result in results if result.status != "refused"]
@@ -59,7 +65,7 @@ def render(report: Mapping[str, Any], results: Sequence[ItemResult]) -> str:
         *(
             []
             if report["unpriced"]
-            else [histogram("Cost of an item, USD", [result.cost_usd for result in finished], "{:.2g}")]
+            else [histogram("Cost of an item, USD", [result.paid_usd for result in finished], "{:.2g}")]
         ),
         histogram("Latency of an item, seconds", [result.latency_s for result in finished], "{:.2g}"),
         bars("Statuses", report["statuses"], classed=True),
@@ -199,8 +205,8 @@ def _answers(answers: Sequence[Mapping[str, Any]]) -> str:
     if not answers:
         return ""
     rows = "".join(
-        f'<tr><td><a href="{escape(each["path"])}">{escape(each["id"])}</a></td><td class="k">{escape(each["status"])}</td>'
-        f"<td>{escape(each['answer'])}</td></tr>"
+        f'<tr><td><a href="{escape(each["path"])}">{escape(each["id"])}</a></td><td class="k">{escape(status_words(each))}</td>'
+        f"<td>{escape(cut(each['answer'], SHOWN))}</td></tr>"
         for each in answers
     )
     return f"<h2>Answers</h2><table><thead><tr><th>item</th><th></th><th>answer</th></tr></thead><tbody>{rows}</tbody></table>"

@@ -51,8 +51,8 @@ def plan_batch(items: Sequence[Item], folder: BatchFolder, *, retry_failed: bool
         job = Job(item=item, attempt=attempt)
         name = folder.run_dir(item, job.attempt).run_id
         (begun if name in touched else fresh).append(job)
-    paid = {(result.key, result.attempt): result.cost_usd for result in lines}
-    paid |= {(job.item.key, job.attempt): folder.spent(job.item, job.attempt) for job in begun}
+    paid = {(result.key, result.attempt): result.paid_usd for result in lines}
+    paid |= {(job.item.key, job.attempt): folder.used(job.item, job.attempt).cost_usd for job in begun}
     return BatchPlan(finished=finished, jobs=(*begun, *fresh), interrupted=len(begun), spent_usd=sum(paid.values()))
 
 
@@ -83,7 +83,7 @@ class BatchProgress:
         self.statuses[result.status] += 1
         if result.failed:
             self.codes[result.code or result.status] += 1
-        self.unpriced |= result.unpriced > 0
+        self.unpriced |= not result.priced
         self._recent.append(now)
 
     def rate(self, now: float) -> float:

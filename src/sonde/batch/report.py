@@ -19,7 +19,7 @@ import msgspec
 from sonde.batch.driver import BatchOutcome
 from sonde.batch.folder import DiskFull
 from sonde.batch.issues import ISSUES, Issue, IssueFile
-from sonde.batch.page import SIGNS, finished_words, render
+from sonde.batch.page import SIGNS, finished_words, render, status_words
 from sonde.batch.result import ItemResult, run_path
 from sonde.core.canonical import plural
 from sonde.core.markdown_safety import written_out
@@ -38,6 +38,8 @@ ANSWERS = 500
 def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, Any]:
     """The whole batch in one object."""
     results = outcome.results
+    unpriced = sum(not result.priced for result in results)
+    known = not unpriced or outcome.spent_usd > 0
     failed: dict[str, list[ItemResult]] = {}
     for result in results:
         if result.failed:
@@ -68,14 +70,25 @@ def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, 
             for code, group in sorted(failed.items(), key=lambda pair: (-len(pair[1]), pair[0]))
         ],
         "answers": [
-            {"id": each.id, "status": each.status, "answer": each.summary, "path": run_path(each)}
+            {
+                "id": each.id,
+                "status": each.status,
+                "answer": each.answer or each.summary,  # of an older version
+                "value": each.value,
+                "citations": each.citations,
+                **({"cut": each.cut} if each.cut else {}),
+                **({"unproved": True} if each.unproved else {}),
+                "path": run_path(each),
+            }
             for each in results[:ANSWERS]
             if each.summary
         ],
         "controls": _controls(results),
-        "cost_usd": _spread([result.cost_usd for result in results]),
-        "unpriced": sum(result.unpriced > 0 for result in results),
-        "spent_usd": round(outcome.spent_usd, 6),
+        "cost_usd": _spread([result.paid_usd for result in results if result.priced or result.known_usd])
+        if known
+        else dict.fromkeys(("total", "median", "p95", "max")),
+        "unpriced": unpriced,
+        "spent_usd": round(outcome.spent_usd, 6) if known else None,
         "latency_s": _spread([result.latency_s for result in results]),
         "tokens_in": sum(result.tokens_in for result in results),
         "tokens_out": sum(result.tokens_out for result in results),
@@ -132,12 +145,13 @@ def markdown(report: dict[str, Any]) -> str:
     """The report to read. Text from manifests, models and traces may be hostile, so it cannot become markup."""
     cost, latency = report["cost_usd"], report["latency_s"]
     left = f"; {report['left']:,} left, stopped because: {inline(str(report['stopped']))}" if report["left"] else ""
-    more = report["spent_usd"] - cost["total"]
+    more = (report["spent_usd"] or 0.0) - (cost["total"] or 0.0)
     besides = f"; {more:.4f} USD besides for items that wait and attempts that failed" if more >= 0.00005 else ""
-    paid = f"cost {cost['total']:.4f} USD (median {cost['median']:.5f}, most {cost['max']:.5f})"
     if report["unpriced"]:
         known = f"; {cost['total']:.4f} USD for the rest" if cost["total"] else ""
         paid = f"cost unknown: no price is known for the model of {plural(report['unpriced'], 'item')}{known}"
+    else:
+        paid = f"cost {cost['total']:.4f} USD (median {cost['median']:.5f}, most {cost['max']:.5f})"
     head = [
         f"# Batch {report['batch']}",
         "",
@@ -163,11 +177,11 @@ def markdown(report: dict[str, Any]) -> str:
         for issue in report["issues"]["top"]
     ]
     answers = [
-        f"- [{inline(each['id'], 100)}]({each['path']}) ({each['status']}): {inline(each['answer'], 200)}"
+        f"- [{inline(each['id'], 100)}]({each['path']}) ({status_words(each)}): {inline(each['answer'], 200)}"
         for each in report["answers"]
     ]
     if len(answers) < report["finished"] - sum(each["count"] for each in report["failures"]):
-        answers.append("- more in results.jsonl")
+        answers.append("- more in results.jsonl" if answers else "- in results.jsonl")
     sections = {
         "Answers": answers,
         "Controls and traces": _matrix(report["controls"]),
@@ -252,14 +266,34 @@ def write_report(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> tuple[d
 
 def _csv(results: Sequence[ItemResult]) -> str:
     """The results as a table for a spreadsheet. A text that a spreadsheet would take for a formula gets a ' before it."""
-    names = ("id", "engine", "status", "judge", "label", "summary", "code", "message", "cost_usd", "latency_s")
+    names = (
+        "id",
+        "engine",
+        "status",
+        "judge",
+        "label",
+        "summary",
+        "code",
+        "message",
+        "cost_usd",
+        "latency_s",
+        "unpriced",
+    )
+    names += ("unproved", "answer")
     text = StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([*names, "run"])
+    rows.writerow([*names, "value", "citations", "cut", "run"])
     for result in results:
-        cells = [getattr(result, name) for name in names] + [run_path(result)]
+        cells = [getattr(result, name) for name in names]
+        cells += ["" if result.value is None else msgspec.json.encode(result.value).decode()]
+        cells += ["; ".join(map(_place, result.citations)), ", ".join(result.cut), run_path(result)]
         rows.writerow([f"'{each}" if isinstance(each, str) and each[:1] in set("=+-@\t\r") else each for each in cells])
     return text.getvalue()
+
+
+def _place(cited: dict[str, Any]) -> str:
+    lines = f"{cited.get('path')}:{cited.get('start_line')}-{cited.get('end_line')}"
+    return lines if cited.get("path") else f"{cited.get('kind', '')} {cited.get('ref', '')}"
 
 
 def write_parquet(path: Path, results: Sequence[ItemResult]) -> str | None:
@@ -272,16 +306,23 @@ def write_parquet(path: Path, results: Sequence[ItemResult]) -> str | None:
     pa: Any = import_module("pyarrow")  # 0.3 s to import, and untyped
     parquet: Any = import_module("pyarrow.parquet")
     texts = ("id", "key", "engine", "status", "judge", "code", "message", "label", "summary", "started_at", "seen_at")
+    texts += ("answer", "value", "citations")  # the last two as JSON
     columns = {name: pa.string() for name in texts}
-    columns |= {name: pa.float64() for name in ("confidence", "cost_usd", "latency_s")}
+    columns |= {name: pa.float64() for name in ("confidence", "cost_usd", "known_usd", "latency_s")}
     columns |= {name: pa.int64() for name in ("tokens_in", "tokens_out", "model_calls", "turns", "attempt", "unpriced")}
-    columns |= {name: pa.bool_() for name in ("retryable", "resumed")}
+    columns |= {name: pa.bool_() for name in ("retryable", "resumed", "unproved")}
     finding = {"label": pa.string(), "component": pa.string(), "words": pa.string(), "span_id": pa.string()}
+    columns["cut"] = pa.list_(pa.string())
     columns["trace_ids"] = pa.list_(pa.string())
     columns["verdicts"] = pa.map_(pa.string(), pa.string())
     columns["findings"] = pa.list_(pa.struct([*finding.items(), ("first", pa.bool_())]))
     schema = pa.schema([(name, columns[name]) for name in ItemResult.__struct_fields__])
     rows = [msgspec.to_builtins(result) for result in results]
+    for row in rows:
+        row |= {
+            name: None if row[name] is None else msgspec.json.encode(row[name]).decode()
+            for name in ("value", "citations")
+        }
     written = BytesIO()
     parquet.write_table(pa.Table.from_pylist(rows, schema=schema), written)
     write_atomically(path, written.getvalue())

@@ -1,7 +1,7 @@
 """The result of one item: the line that results.jsonl, the report and the issues are made of.
 
-Everything in it is read from the run's own record and output; the journal stays the truth. Texts are clipped: a line has a few hundred
-bytes and ten thousand of them fit into memory.
+Everything in it is read from the run's own record and output, and is masked if the run is; the journal stays the truth. What is long is
+cut, and `cut` says so: ten thousand lines fit into memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from sonde.batch.manifest import Item
 from sonde.contexts.traces.rules import NO_FAILURE
-from sonde.core.canonical import plural
+from sonde.core.canonical import cut, plural
 from sonde.core.events import RunEnded
 from sonde.core.run_record import RunRecord
 from sonde.engines.pages import VERDICTS
@@ -22,7 +22,10 @@ from sonde.engines.submission import fields_of
 
 Status = Literal["succeeded", "partial", "failed", "refused"]
 CLIP = 300
+ANSWER = 20_000  # characters; of a value too, as JSON
 FINDINGS = 20
+CITATIONS = 100
+_CITED = ("path", "start_line", "end_line", "kind", "ref", "trace_id", "span_id")
 
 
 class FoundFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +52,18 @@ class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
     label: str | None = None
     confidence: float | None = None
     summary: str = ""
-    cost_usd: float = 0.0
+    answer: str = ""
+    """The whole text of which `summary` is the beginning."""
+    value: Any = None
+    """The answer as data, if it is more than a text."""
+    citations: list[dict[str, Any]] = []
+    """What proves it: lines of files, or references into traces."""
+    cut: list[str] = []
+    """Which of the three above are too long for this line; the run's result.json has them."""
+    unproved: bool = False
+    cost_usd: float | None = 0.0
+    """None if a part of it is not known; `known_usd` is then the rest."""
+    known_usd: float = 0.0
     unpriced: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
@@ -69,6 +83,16 @@ class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
     def failed(self) -> bool:
         """Whether it has no output."""
         return self.status in ("failed", "refused")
+
+    @property
+    def paid_usd(self) -> float:
+        """The cost as far as it is known."""
+        return self.known_usd if self.cost_usd is None else self.cost_usd
+
+    @property
+    def priced(self) -> bool:
+        """Whether all of the cost is known. Lines of older versions have a number all the same."""
+        return self.cost_usd is not None and not self.unpriced
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +152,15 @@ def result_of(item: Item, run: FinishedRun, *, resumed: bool = False, spans: Spa
     summary = str(output.get("summary") or output.get("incident_summary") or output.get("answer") or "")
     if verdicts:
         summary = _compliance_words(str(label), verdicts)
+    value = output.get("value")
+    if isinstance(value, str) and not item.fields.get("schema"):
+        value = None  # it is the answer itself
+    cited: list[dict[str, Any]] = output.get("citations") or output.get("evidence_refs") or []
+    sizes = {
+        "answer": len(summary) > ANSWER,
+        "value": len(msgspec.json.encode(value)) > ANSWER,
+        "citations": len(cited) > CITATIONS,
+    }
     return ItemResult(
         id=item.id,
         key=item.key,
@@ -139,8 +172,14 @@ def result_of(item: Item, run: FinishedRun, *, resumed: bool = False, spans: Spa
         retryable=bool(error.get("retryable", False)),
         label=str(label) if label is not None else None,
         confidence=float(confidence) if isinstance(confidence, int | float) else None,
-        summary=summary[:CLIP],
-        cost_usd=usage.cost_usd,
+        summary=cut(summary, CLIP),
+        answer=cut(summary, ANSWER),
+        value=None if sizes["value"] else value,
+        citations=[{name: each[name] for name in _CITED if each.get(name)} for each in cited[:CITATIONS]],
+        cut=[name for name, long in sizes.items() if long],
+        unproved=record.runtime_ref.unproved,
+        cost_usd=record.runtime_ref.cost,
+        known_usd=0.0 if record.runtime_ref.cost is not None else usage.cost_usd,
         unpriced=usage.unpriced,
         tokens_in=usage.tokens_in,
         tokens_out=usage.tokens_out,

@@ -106,9 +106,15 @@ def print_model_line(settings: Settings, line: str | None = None) -> None:
 
 
 def print_estimate(
-    estimates: Sequence[Estimate], settings: Settings, budget: Budget, *, as_json: bool, runs: int | None = None
+    estimates: Sequence[Estimate],
+    settings: Settings,
+    budget: Budget,
+    *,
+    as_json: bool,
+    runs: int | None = None,
+    names: Sequence[str] = (),
 ) -> int:
-    """What so many runs would read and cost, from estimates of them or of some of them; the exit code."""
+    """What so many runs would read and cost, from estimates of them or of some of them, which have names; the exit code."""
     count = len(estimates) if runs is None else runs
     scale = count / len(estimates)
     low, high = (int(scale * sum(each.tokens[end] for each in estimates)) for end in (0, 1))
@@ -130,10 +136,12 @@ def print_estimate(
         print(escaped_json(json.dumps(shown, ensure_ascii=False, sort_keys=True)))
         return 0
     if runs is not None:
-        looked_at = f", judged by {len(estimates)} of them" if scale > 1 else ""
+        looked_at = f"; the figures below come from {len(estimates)} of them" if scale > 1 else ""
         print(f"would run     {plural(count, 'item')}{looked_at}")
     for reads in dict.fromkeys(each.reads for each in estimates):
-        print(f"would read    {one_line(reads, 400)}")
+        alike = [name for name, each in zip(names, estimates, strict=False) if each.reads == reads]
+        whose = f" ({one_line(', '.join(alike), 100)})" if alike else ""
+        print(f"would read    {one_line(reads, 400)}{whose}")
     if first.masked is not None:
         kinds = sorted({kind for each in estimates for kind in each.masked or ()})
         found = [f"{kind} {sum((each.masked or {}).get(kind, 0) for each in estimates):,}" for kind in kinds]
@@ -142,12 +150,17 @@ def print_estimate(
         print("would cost    nothing: no model is set, so only passages or rules would be shown")
         return 0
     print(f"first prompt  about {plural(first.first_prompt, 'token')} for {printable(settings.model)}")
-    money = f"${cost[0]:.4f} to ${cost[1]:.4f}" if cost else "cost unknown: no price is known for this model"
-    many = "" if count == 1 else f" for {count:,} runs"
-    print(f"typical       {first.turns[0]} to {first.turns[1]} turns: {low:,} to {high:,} tokens, {money}{many}")
-    capped = "" if budget.max_cost_usd is None else f", ${budget.max_cost_usd:g} where prices are known"
+    unknown = "cost unknown: no price is known for this model"
+    if count == 1:
+        money = f"${cost[0]:.4f} to ${cost[1]:.4f}" if cost else unknown
+        print(f"typical       {first.turns[0]} to {first.turns[1]} turns: {low:,} to {high:,} tokens, {money}")
+    else:  # hardly ever do all take the most turns
+        little, much = (f", ${each:.4f}" for each in cost) if cost else (f"; {unknown}", "")
+        print(f"typical       {first.turns[0]} turns in each of {count:,} runs: {low:,} tokens{little}")
+        print(f"if all go on  {first.turns[1]} turns in each: {high:,} tokens{much}")
+    capped = "" if budget.max_cost_usd is None else f", ${budget.max_cost_usd:g} if the price is known"
     most = f"{plural(budget.max_iterations, 'turn')}, {plural(budget.max_tokens_total, 'token')}"
-    print(f"at most       {most}{capped} per run")
+    print(f"at most       {most}{capped}{'' if count == 1 else ' in each run'}")
     print("no model was called")
     return 0
 

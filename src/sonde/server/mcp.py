@@ -576,7 +576,7 @@ def _reply(done: Result, citations: list[dict[str, Any]], report: dict[str, Any]
         citations=citations,
         gaps=list(done.gaps),
         annotator_kind=done.annotator_kind,
-        usage=record.runtime_ref.usage.model_dump(mode="json"),
+        usage={**record.runtime_ref.usage.model_dump(mode="json"), "cost_usd": record.runtime_ref.cost},
         run_dir=str(done.run_dir) if done.run_dir else None,
         error=None if record.error is None else record.error.model_dump(mode="json"),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sonde.batch.item_runner import Job, Station
 from sonde.batch.limits import Answer, Ask, Closed, Limiter, Slot, Told
@@ -136,6 +136,7 @@ class Ledger:
 
     def book(self, ask: Ask) -> Answer:
         """May this request go?"""
+        ask = replace(ask, least_usd=None)  # there is new money tomorrow: no reply is cut for lack of it
         answer = self._limiter.book(ask)
         if isinstance(answer, Closed):
             self.wanted_usd = ask.cost_usd

@@ -81,7 +81,7 @@ class BatchFlags:
     concurrency: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Items at once.")] = 8
     requests_per_minute: Annotated[float | None, typer.Option(metavar="N", help="For all workers together.")] = None
     tokens_per_minute: Annotated[float | None, typer.Option(metavar="N", help="For all workers together.")] = None
-    name: Annotated[str | None, typer.Option(metavar="NAME", parser=filled, help="The batch folder's name.")] = None
+    name: Annotated[str | None, typer.Option(metavar="NAME", parser=filled, help="The folder is batch-NAME.")] = None
     compare: Annotated[Path | None, typer.Option(metavar="BATCH", help="Compare issues with this earlier batch.")] = (
         None
     )
@@ -102,6 +102,10 @@ class BatchFlags:
         list[Path] | None,
         typer.Option(metavar="FILE", help="Your own controls, for items of comply that name none; repeatable."),
     ] = None
+    no_citations: Annotated[
+        bool,
+        typer.Option("--no-citations", help="Accept answers without proof; they are shown as unproved."),
+    ] = False
     no_writeback: Annotated[bool, typer.Option("--no-writeback", help="Write no annotations to the server.")] = False
     dry_run: DryRun = False
 
@@ -148,7 +152,7 @@ def batch(
     """
     from sonde.batch.driver import BatchOptions, run_batch
     from sonde.batch.issues import compare, group, read_issues
-    from sonde.batch.limits import SharedLimits
+    from sonde.batch.limits import NO_MONEY, SharedLimits
     from sonde.batch.report import markdown, write_report
     from sonde.cli.interrupt import soft_stop
     from sonde.runs.rundir import ARTIFACTS, artifacts_folder, pretty_json
@@ -206,15 +210,16 @@ def batch(
             escaped_json(pretty_json({**report, "folder": str(outcome.folder.path), "skipped": skipped}).decode())
         )
         return cancel.exit_code(ended)
-    said = markdown(report)  # as in report.md; on a terminal without the signs that keep foreign text from being markup
+    # As in report.md; on a terminal without the signs that keep foreign text from being markup.
+    said = markdown({**report, "answers": []} if output.quiet else report)
     sys.stdout.write(printable_lines(unescaped(said) if sys.stdout.isatty() else said))
     if outcome.stopped:
         again = "the same command"
         if query.asked and not how.name:
             again = f"sonde batch {folder.path / 'manifest.jsonl'} --source {settings.source}"
-        print(
-            f"sonde: stopped: {one_line(outcome.stopped, 300)}; {printable(again)} continues from here", file=sys.stderr
-        )
+        higher = "with a higher --max-cost-usd " if outcome.stopped.startswith(NO_MONEY) else ""
+        reason = one_line(outcome.stopped, 300)
+        print(f"sonde: stopped: {reason}; {higher}{printable(again)} continues from here", file=sys.stderr)
     if not output.quiet:
         for note in skipped:
             print(printable(f"note: {note}"), file=sys.stderr)
@@ -267,7 +272,7 @@ def _items(
 
 
 def _completed(manifest: Manifest, how: BatchFlags) -> Manifest:
-    """The items with the paths and the controls of the flags, where they name none themselves."""
+    """The items with what the flags say, where they say nothing themselves."""
     paths, controls_files = ([str(path.absolute()) for path in each or ()] for each in (how.path, how.controls_file))
     controls = {
         **({"controls": how.controls} if how.controls else {}),
@@ -277,7 +282,8 @@ def _completed(manifest: Manifest, how: BatchFlags) -> Manifest:
         raise ConfigError(
             "--controls and --controls-file are for items of comply, and there are none (--engine comply)"
         )
-    more = {"ask": {"paths": paths} if paths else {}, "compliance": controls}
+    asked = {**({"paths": paths} if paths else {}), **({"citations": False} if how.no_citations else {})}
+    more = {"ask": asked, "compliance": controls}
     items = (replace(each, fields={**more.get(each.engine, {}), **each.fields}) for each in manifest.items)
     return replace(manifest, items=tuple(items))
 
@@ -307,7 +313,8 @@ def _estimate(
     step = max(1, -(-len(items) // SAMPLED))
     found: list[Estimate] = []
     budget = settings.budget()
-    for item in items[::step]:
+    sampled = items[::step]
+    for item in sampled:
         if item.engine == "ask":
             spec = order.question(item)
             found.append(estimate(spec, settings))
@@ -318,7 +325,9 @@ def _estimate(
                 spec = case_spec(case, context, settings)
                 found.append(estimate(spec, settings))
         budget = spec.budget
-    return print_estimate(found, settings, budget, as_json=as_json, runs=len(items))
+    return print_estimate(
+        found, settings, budget, as_json=as_json, runs=len(items), names=[each.id for each in sampled]
+    )
 
 
 def _announce(settings: Settings, folder: BatchFolder, items: Manifest, *, silent: bool, capped: bool) -> None:

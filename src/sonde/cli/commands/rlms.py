@@ -174,8 +174,15 @@ def gate(
     if output_dir is None and (status_file is None or result_file is None):
         raise ConfigError("give --output-dir, or both --status-file and --result-file")
     folder = output_dir or Path()
-    verdict = judge(
-        read_object(status_file or folder / STATUS), read_object(result_file or folder / RESULT), highlight_pattern
-    )
-    print(json.dumps(verdict.as_dict()))
+    places = status_file or folder / STATUS, result_file or folder / RESULT
+    status, result = map(read_object, places)
+    verdict = judge(status, result, highlight_pattern)
+    reasons = [
+        f"{place} is not there or holds no JSON object{writer}"
+        for place, found, writer in zip(
+            places, (status, result), ("; a loop or `rlms --standalone` writes it", ""), strict=True
+        )
+        if not found
+    ]
+    print(json.dumps({**verdict.as_dict(), **({"reasons": reasons} if reasons else {})}))
     return 0 if verdict.ok else 1

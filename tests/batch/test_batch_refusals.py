@@ -46,6 +46,7 @@ def test_what_no_item_could_run_with_is_said_once_and_no_item_is_refused(
     assert scene.results() == {}
 
 
+@pytest.mark.long
 def test_a_batch_that_has_nothing_left_to_do_needs_no_key_for_its_report(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write(2)

@@ -147,6 +147,7 @@ def test_a_folder_without_a_taxonomy_or_traces_is_refused(data: Path) -> None:
         Labelled(data).cases()
 
 
+@pytest.mark.long
 def test_the_command_runs_the_rule_without_a_model(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

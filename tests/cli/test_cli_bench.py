@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cli_program import sonde
 
 from sonde.bench.windows import make
@@ -26,6 +27,7 @@ def test_a_benchmark_of_a_model_without_one_is_a_usage_error(tmp_path: Path) -> 
     assert "--model" in ran.stderr
 
 
+@pytest.mark.long
 def test_windows_are_judged_by_rule_where_no_model_is_given(tmp_path: Path) -> None:
     data = tmp_path / "bench-results" / "incident" / "data"
     make(1, data / "windows" / "1", data / "gold" / "1.json", ["one_path", "nothing"])

@@ -133,6 +133,7 @@ def test_what_is_counted_is_counted_once_however_often_a_text_claims_it() -> Non
     assert len(calls) == 1
 
 
+@pytest.mark.long
 def test_a_report_that_names_evidence_without_end_is_checked_up_to_a_limit(tmp_path: Path) -> None:
     flood = "SUBMIT(primary_label='tool_failure', summary='x', confidence=0.4, evidence_refs=[%s, %s, *map(str, range(9000))])"
     scripted = model(LOOK, *[flood % (SPAN, IO)] * 3)

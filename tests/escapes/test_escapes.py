@@ -89,12 +89,14 @@ def test_none_gets_out_of_the_general_profile(packages: str) -> None:
     assert lost_state(verdicts) == []
 
 
+@pytest.mark.hostile_long
 def test_a_hole_would_be_seen_because_without_the_layers_they_get_out() -> None:
     chosen = [payload for payload in payloads() if payload.family in {"file_reads", "file_writes", "metadata"}]
 
     assert len(got_out(confined("open", None, chosen, without=["landlock", "seccomp"]))) > len(chosen) // 2
 
 
+@pytest.mark.hostile_long
 @pytest.mark.requirement(38)
 def test_strict_refuses_every_one_of_them_before_it_runs() -> None:
     verdicts = confined("strict", None, payloads())

@@ -92,6 +92,7 @@ def test_git_starts_no_program_that_the_settings_of_the_repository_name(
     assert not victim.marker.exists()
 
 
+@pytest.mark.hostile_long
 @pytest.mark.parametrize(
     ("name", "command"),
     [

@@ -28,6 +28,7 @@ def stored(victim: Victim) -> Path:
     return victim.folder / "store/spans.sqlite"
 
 
+@pytest.mark.hostile_long
 @pytest.mark.parametrize("part", one_in_make_test({each: each for each in ("-journal", "-wal", "-shm", "")}))
 def test_a_pipe_in_a_store_of_traces_is_not_waited_for(victim: Victim, part: str) -> None:
     store = stored(victim)

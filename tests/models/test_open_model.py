@@ -175,6 +175,7 @@ def test_no_stop_string_is_left_in_a_cut_text(text: str, stop: list[str]) -> Non
     assert not any(mark in cut for mark in stop if mark)
 
 
+@pytest.mark.long
 def test_the_scripted_server_runs_as_a_program_until_its_input_ends() -> None:
     command = [sys.executable, "-m", "sonde.testing", "--text", "from afar"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -152,6 +152,7 @@ def test_a_decision_not_to_run_is_kept_as_a_skipped_status_with_its_event(loop: 
     assert (event["event"], event["status"], event["data"]["reason"]) == ("rlms_decision", "skip", "auto_not_met")
 
 
+@pytest.mark.long
 @pytest.mark.requirement("O15")
 def test_a_decision_to_run_reaches_the_status_of_the_run(loop: Loop) -> None:
     (loop.repo / "b.txt").write_text("please: RLMS_REQUEST\n")

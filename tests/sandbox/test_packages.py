@@ -21,6 +21,7 @@ def opened(seed: int = 0) -> Sandbox:
     )
 
 
+@pytest.mark.long
 def test_tables_and_arrays_work_after_the_lockdown() -> None:
     code = """
 import io

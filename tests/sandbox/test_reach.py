@@ -44,6 +44,7 @@ def unnamed_calls() -> list[int]:
     return [number for number in range(HIGHEST) if number not in known | PROBES]
 
 
+@pytest.mark.hostile_long
 @pytest.mark.requirement("O10")
 def test_every_system_call_that_no_table_names_is_a_violation(box: Sandbox) -> None:
     survived = [number for number in unnamed_calls() if kind(box.execute(f"raw({number}, -1, -1, -1)")) != "violation"]

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mcp import Client
 
 from sonde.api.settings import Settings
@@ -104,6 +105,7 @@ def test_a_task_ends_although_the_server_never_answers(tmp_path: Path) -> None:
     assert record["runtime_ref"]["usage"]["tokens_in"] > 0
 
 
+@pytest.mark.long
 def test_a_task_ends_although_the_command_sleeps_and_the_command_is_gone(tmp_path: Path) -> None:
     begun, told, pids = threading.Event(), tmp_path / "told", list[int]()
     os.mkfifo(told)

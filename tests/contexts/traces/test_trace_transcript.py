@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from sonde.contexts.traces.span import Micros, Span, build_span
 from sonde.contexts.traces.transcript import shortened, transcript_of
 
@@ -92,6 +94,7 @@ def test_a_failed_leaf_of_any_kind_is_a_step() -> None:
     assert [(step.span_id, step.around) for step in found.steps] == [(f"{2:016x}", "503")]
 
 
+@pytest.mark.long
 def test_a_trace_a_hundred_times_longer_makes_a_text_of_the_same_order() -> None:
     texts = [f"{number} " + "word " * 900 for number in range(400)]
     found = transcript_of([chat(number + 2, [text], text[::-1]) for number, text in enumerate(texts)], most=100_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -188,3 +188,14 @@ def test_a_store_is_private_and_not_made_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         Intake(tmp_path / "trap")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_span_that_cannot_be_removed_ends_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    with Intake(tmp_path, retention=Retention(days=1), clock=clock) as intake:
+        intake.accept(spans(span(1))).settled()
+        with closing(sqlite3.connect(tmp_path / "spans.sqlite")) as connection, connection:
+            connection.execute("UPDATE bodies SET body = x'c1'")
+        clock.now += 3 * 86_400
+        for number in (2, 3):
+            assert intake.accept(spans(span(number, trace=number))).settled() == []

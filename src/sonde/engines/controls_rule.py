@@ -3,15 +3,15 @@
 A rule fails a control only with a proved place, and says `insufficient_evidence` when what the control requires is
 not in the trace. Bounded: at most MAX_SPANS spans are opened, failed ones first, one at a time, and the first
 READ_CHARS characters of each text are kept for matching; what was left out is a gap, and a control that looks there
-does not pass. In a masked run patterns are matched against the real values, since a mask must not make a control pass;
-what is quoted and pointed at is masked.
+does not pass. The same holds for what was lost before, as the gaps of a span or of the trace say. In a masked run
+patterns are matched against the real values, since a mask must not make a control pass; what is quoted and pointed at
+is masked.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sonde.contexts.controls import Control
 from sonde.contexts.traces.caps import clipped
@@ -21,6 +21,8 @@ from sonde.contexts.traces.rules import error_text
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.store import TraceStore
 from sonde.contexts.traces.views import (
+    CHUNKS,
+    EVENT_ROLES,
     artifact_excerpts,
     chunks_of,
     content_excerpt,
@@ -43,6 +45,27 @@ STATUS_KEYS = (
     "response.format",
     "llm.finish_reason",
 )
+_INPUT = ("input.value", "traceloop.entity.input")
+_OUTPUT = ("output.value", "traceloop.entity.output")
+_KEYS: dict[str, tuple[str, ...]] = {  # what belongs to a place in a span of any kind
+    "model_input": (
+        "llm.input_messages",
+        "llm.prompts",
+        "gen_ai.prompt",
+        "gen_ai.input.",
+        "gen_ai.system_instructions",
+    ),
+    "model_output": ("llm.output_messages", "llm.choices", "gen_ai.completion", "gen_ai.output."),
+    "tool_input": ("tool.parameters", "gen_ai.tool.call.arguments"),
+    "tool_output": ("gen_ai.tool.call.result",),
+    "retrieved": (*CHUNKS, "gen_ai.retrieval.documents"),
+    "status": (*STATUS_KEYS, "exception"),
+    "failed_output": (),
+}
+# What gaps say: of a span, that something was lost, and of which attribute; of a trace, that it has lost whole spans.
+_LOST = re.compile(r"\b(cut|dropped|left out|more than once)\b")
+_NAMED = re.compile(r"(?:the name of )?attribute (\S+) was |([^\s:]+): ")
+_UNKEPT = re.compile(r"with other content|was left out: another trace|are not listed|were not read")
 # As `clipped` says it. Nobody gains by forging it: a control passes only without it.
 _CUT = re.compile(rf"…\[cut: {READ_CHARS} of (\d{{1,12}}) characters\]")
 _ESCAPES = (
@@ -72,8 +95,8 @@ class Seen:
     messages: tuple[Excerpt, ...]
     attributes: tuple[Excerpt, ...]
     unopened: int = 0
-    torn: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Spans whose chunks cannot be read since their JSON was cut, with the number of characters that are missing."""
+    unkept: str = ""
+    """The first gap that says that whole spans of the trace are not in the store."""
     gaps: tuple[str, ...] = ()
 
     def of(self, need: str) -> tuple[Excerpt, ...]:
@@ -113,7 +136,6 @@ def see(store: TraceStore, trace_id: str) -> Seen:
     chosen = sorted(summaries, key=lambda s: (s.status != "ERROR" and not s.exception, s.order))[:MAX_SPANS]
     real: list[tuple[str, Span]] = []
     cut: list[str] = []
-    torn: dict[str, int] = {}
     tool_io: list[Excerpt] = []
     chunks: list[Excerpt] = []
     messages: list[Excerpt] = []
@@ -125,9 +147,6 @@ def see(store: TraceStore, trace_id: str) -> Seen:
         real.append((summary.span_id, short))
         if short != unmasked:
             cut.append(summary.span_id)
-            if len(chunks_of(short)) != len(chunks_of(unmasked)):
-                long = (len(text) - READ_CHARS for text in unmasked.attributes.values() if isinstance(text, str))
-                torn[summary.span_id] = sum(max(0, left) for left in long)
         tool = tool_io_of(span)
         tool_io += artifact_excerpts(EvidenceKind.TOOL_IO, span, [tool] if tool else [])
         if len(chunks) < SHOWN:
@@ -154,7 +173,7 @@ def see(store: TraceStore, trace_id: str) -> Seen:
         messages=tuple(messages),
         attributes=tuple(attributes),
         unopened=len(summaries) - len(chosen),
-        torn=torn,
+        unkept=next(filter(_UNKEPT.search, store.gaps(trace_id)), ""),
         gaps=tuple(gaps),
     )
 
@@ -163,14 +182,19 @@ def rule(control: Control, seen: Seen) -> Ruled:
     """What the rules say about one control."""
     hits: list[tuple[str, list[str]]] = []
     cut: list[int] = []  # characters that were not read, by span
+    lost: list[tuple[str, int]] = []  # where something was lost: the span and which of its gaps says so
+    keys = tuple(key for place in control.look_in for key in (*_KEYS[place], *_INPUT, *_OUTPUT))
     for span_id, span in seen.real if control.violation_patterns else ():
         text = _text(span, control.look_in)
         if found := _violations(control, text):
             hits.append((span_id, found))
-        lost = sum(max(1, int(whole) - READ_CHARS) for whole in set(_CUT.findall(text))) + max(0, len(text) - MAX_CHARS)
-        if "retrieved" in control.look_in:
-            lost = max(lost, seen.torn.get(span_id, 0))
-        cut += [lost] if lost else []
+        left = sum(max(1, int(whole) - READ_CHARS) for whole in set(_CUT.findall(text))) + max(0, len(text) - MAX_CHARS)
+        cut += [left] if left else []
+        for position, gap in enumerate(span.gaps):
+            named = _NAMED.match(gap)
+            if _LOST.search(gap) and (not keys or named is None or (named[1] or named[2]).startswith(keys)):
+                lost.append((span_id, position))
+                break
     if hits:
         first, found = hits[0]
         if isinstance(seen.store, MaskedStore):
@@ -191,6 +215,10 @@ def rule(control: Control, seen: Seen) -> Ruled:
         return Ruled(control=control, pass_fail="insufficient_evidence", confidence=0.5, missing=(JUDGEMENT,), why=why)
     unread = [f"{seen.unopened:,} of the spans"] if seen.unopened and control.violation_patterns else []
     unread += [f"{sum(cut):,} characters in {len(cut):,} of the spans"] if cut else []
+    if lost:
+        first, position = lost[0]
+        unread.append(f"what {len(lost):,} of the spans lost ({first}: {seen.store.span(first).gaps[position]:.200})")
+    unread += [f"spans that were not kept ({seen.unkept:.200})"] if seen.unkept and control.violation_patterns else []
     if unread:
         left = UNREAD + " and ".join(unread)
         why = f"no pattern matched in what was read; {left}"
@@ -222,35 +250,44 @@ def _violations(control: Control, text: str) -> list[str]:
 
 def _text(span: Span, places: tuple[str, ...]) -> str:
     """What patterns are matched against: the whole span, or the named places. Each text is short already."""
-    tool = tool_io_of(span)
-    if places:
-        summary = span.summary
-        stated = [f"{key}: {span.attributes[key]}" for key in STATUS_KEYS if key in span.attributes]
-        raised = (event.attributes for event in span.events if event.is_exception)
-        stated += [str(said.get(f"exception.{key}", "")) for said in raised for key in ("message", "stacktrace")]
-        found: list[tuple[str, str]] = [("status", "\n".join([summary.status_message, error_text(span), *stated]))]
-        output = str((tool.row["output"] if tool else span.attributes.get("output.value")) or "")
-        if summary.status == "ERROR" or summary.exception:
-            found.append(("failed_output", output))
-        chunks = [str(chunk.row["content"]) for chunk in chunks_of(span)]
-        found += [("retrieved", text) for text in chunks or ([output] if summary.kind == "RETRIEVER" else [])]
-        if tool is not None:
-            found += [
-                ("tool_input", f"{span.summary.name}\n{tool.row['tool_name']}\n{tool.row['input']}"),
-                ("tool_output", str(tool.row["output"])),
-            ]
-        elif span.summary.kind == "LLM":
-            rows = [message.row for message in messages_of(span)]
-            found += [
-                (
-                    f"model_{row['metadata']['direction']}",
-                    f"{row['content']}\n{row['metadata'].get('tool_calls') or ''}",
-                )
-                for row in rows
-            ]
-        return "\n".join(text for place, text in found if place in places)
-    parts = [span.summary.name, span.summary.status_message, error_text(span)]
-    parts += [f"{key}: {value}" for key, value in span.attributes.items()]
-    parts += [f"{event.name} {key}: {value}" for event in span.events for key, value in event.attributes.items()]
-    parts += [tool.text] if tool else []
-    return "\n".join(parts)
+    tool, summary = tool_io_of(span), span.summary
+    if not places:
+        parts = [summary.name, summary.status_message, error_text(span)]
+        parts += [f"{key}: {value}" for table in (span.attributes, span.resource) for key, value in table.items()]
+        for event in span.events:
+            parts += [event.name, *(f"{event.name} {key}: {value}" for key, value in event.attributes.items())]
+        parts += [tool.text] if tool else []
+        return "\n".join(parts)
+    found: dict[str, list[str]] = {place: [] for place in _KEYS}
+    keys = dict(_KEYS)
+    stated = [f"{key}: {span.attributes[key]}" for key in STATUS_KEYS if key in span.attributes]
+    raised = [event for event in span.events if event.is_exception]
+    stated += [str(said) for event in raised for said in (event.name, *event.attributes.values())]
+    found["status"] = [summary.status_message, error_text(span), *stated]
+    if summary.status == "ERROR" or summary.exception:
+        keys["failed_output"] = (*_OUTPUT, "gen_ai.tool.call.result")
+    if summary.kind in ("RETRIEVER", "RERANKER"):
+        keys["retrieved"] += _OUTPUT
+    found["retrieved"] = [str(chunk.row["content"]) for chunk in chunks_of(span)]
+    if tool is not None:
+        found["tool_input"] = [summary.name, tool.row["tool_name"], str(tool.row["input"])]
+        found["tool_output"] = [str(tool.row["output"])]
+        keys["tool_input"] += _INPUT
+        keys["tool_output"] += _OUTPUT
+    if summary.kind == "LLM":
+        keys["model_output"] += _OUTPUT
+        for row in (message.row for message in messages_of(span)):
+            about = row["metadata"]
+            found[f"model_{about['direction']}"] += [row["content"], str(about.get("tool_calls") or "")]
+    # The views show the first of several inputs and the usual fields of a message; a pattern is matched against all of them.
+    for place in set(places) - {"status"}:
+        shown, begins = set(found[place]), keys[place]
+        for key, value in span.attributes.items():
+            if key.startswith(begins) and str(value) not in shown:
+                found[place].append(f"{key}: {value}")
+        for event in span.events:
+            side = "model_output" if event.name == "gen_ai.choice" else "model_input"
+            whole = place == side and event.name in EVENT_ROLES
+            said = event.attributes.items()
+            found[place] += [f"{key}: {value}" for key, value in said if whole or key.startswith(begins)]
+    return "\n".join(text for place in places for text in found[place])

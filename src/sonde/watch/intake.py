@@ -176,7 +176,7 @@ class Intake:
                     delivery.done.set()
             try:
                 more = self._expire()
-            except sqlite3.Error:  # a full disk, say; the next round tries again
+            except Exception:  # noqa: BLE001  # the top of a worker: a full disk, say; the next round tries again
                 self._roll_back()
                 more = False
 
@@ -212,21 +212,21 @@ class Intake:
         batch, run = delivery.batch, self._connection.execute
         taken = batch.owners(self._connection)
         known: set[int] = set()
-        bodies: dict[str, bytes] = {}
+        firsts: dict[str, Any] = {}
         for position, row in enumerate(batch.spans):
-            trace_id, span_id, body = row[1], row[2], batch.bodies[position][1]
+            trace_id, span_id, content = row[1], row[2], (row[4], row[7], batch.bodies[position][1])
             owner = taken.get(span_id)
             if owner is None:
-                taken[span_id], bodies[span_id] = trace_id, body
+                taken[span_id], firsts[span_id] = trace_id, content
                 continue
             known.add(position)
             if owner != trace_id:
                 delivery.refused.append(f"span {span_id} of trace {trace_id}: trace {owner} has a span of that id")
                 continue
-            if span_id not in bodies:
-                kept = "SELECT body FROM spans JOIN bodies USING (id) WHERE span_id = ?"
-                bodies[span_id] = run(kept, (span_id,)).fetchone()[0]
-            if bodies[span_id] != body:
+            if span_id not in firsts:
+                kept = "SELECT name, status_message, body FROM spans JOIN bodies USING (id) WHERE span_id = ?"
+                firsts[span_id] = run(kept, (span_id,)).fetchone()
+            if firsts[span_id] != content:
                 gap = f"span id {span_id} came again with other content; the first one was kept"
                 once = "INSERT INTO gaps SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM gaps WHERE trace_id = ?1 AND gap = ?2)"
                 run(once, (trace_id, gap))

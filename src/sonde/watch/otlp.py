@@ -283,6 +283,8 @@ class _Protobuf:
                 event["name"] = self._text(begin, stop)
             elif tag == 0x1A:
                 self._pair(attributes, begin, stop, 0)
+            elif tag == 0x20:
+                event["dropped_attributes_count"] = begin
         return event
 
     def _status(self, at: int, end: int) -> Json:
@@ -301,7 +303,7 @@ class _Protobuf:
                 key = self._text(begin, stop)
             elif tag == 0x12:
                 value = self._value(begin, stop, depth)
-        table[key] = value
+        table[otlp.free(table, key)] = value
 
     def _value(self, at: int, end: int, depth: int) -> Any:
         if depth > MAX_NESTING:

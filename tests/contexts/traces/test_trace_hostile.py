@@ -81,7 +81,7 @@ def test_repeated_span_ids_keep_the_first_and_tell_the_rest(tmp_path: Path) -> N
     path = write_lines(tmp_path / "t.jsonl", rows)
     with FileStore(path, cache=tmp_path / "cache") as store:
         assert [span.name for span in store.summaries(TRACE)] == ["step 1", "step 2"]
-        assert "span id 0000000000000002 appears again (line 3)" in store.gaps(TRACE)[0]
+        assert "span id 0000000000000002 appears again with other content (line 3)" in store.gaps(TRACE)[0]
     with path.open("a") as stream:
         stream.write(json.dumps(raw_span(2, name="late impostor")) + "\n")
 

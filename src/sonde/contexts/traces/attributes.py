@@ -1,8 +1,9 @@
 """Canonical attributes: one flat table of dotted keys, equal whether they came through Phoenix or straight from a file.
 
 Phoenix parses a few attributes that hold JSON text, explodes nested values into dotted keys, renumbers lists whose indices have gaps and
-turns token counts into integers. We do the same to every source, so the results meet. Gaps say what was lost on the way: cut values,
-renumbered indices, text that was not Unicode. Nothing is executed or followed; whatever a trace says is data.
+turns token counts into integers. We do the same to every source, so the results meet, except for what Phoenix drops without a word:
+values beside an object in a list are kept. Gaps say what was lost on the way: cut values, renumbered indices, the first of two values
+under one name. Nothing is executed or followed; whatever a trace says is data.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ KIND_KEY = "openinference.span.kind"
 JSON_TEXT = ("document.metadata", "llm.prompt_template.variables", "metadata", "tool.parameters")
 TOKEN_COUNTS = "llm.token_count."
 _INDEX = re.compile(r"\.\d+\.")
-_ODD_KEY = re.compile(r"\s|\.\.|^\.|\.$|(?:^|\.)0\d")
+_ODD_KEY = re.compile(r"\s|\.\.|^\.|\.$|(?:^|\.)0\d|[^\x00-\x7f]")
 _SCALARS = (str, int, bool)
 
 
@@ -73,11 +74,11 @@ class _Flat:
                 items = list(cast("Iterable[Any]", value))
                 if not any(isinstance(item, Mapping) for item in items):
                     self._set(key, _plain(items))
+                    return
                 for index, item in enumerate(items):
                     if self.full:
                         return
-                    if isinstance(item, Mapping):
-                        self.add(f"{key}.{index}", item, depth + 1)
+                    self.add(f"{key}.{index}", item if isinstance(item, Mapping) else {"value": item}, depth + 1)
             case _:
                 self._set(key, _count(value) if key.startswith(TOKEN_COUNTS) else _scalar(value))
 
@@ -101,6 +102,8 @@ class _Flat:
         known = _known(key)
         self.indexed = self.indexed or bool(known.indices)
         self.genai = self.genai or known.genai
+        if known.clean in self.table and self.table[known.clean] != value:
+            self._tell(f"attribute {_short(known.clean)} was given more than once; only the last value was kept")
         self.table[known.clean] = value
 
     def _tell(self, gap: str) -> None:
@@ -162,11 +165,11 @@ class _KnownKey(NamedTuple):
 
 @lru_cache(maxsize=8192)
 def _known(key: str) -> _KnownKey:
-    if key.count(".") > MAX_DOTS:
-        return _KnownKey(key, (), genai=False)
     if _ODD_KEY.search(key):
         parts = [part.strip() for part in key.split(".")]
         key = ".".join(str(int(part)) if part.isdecimal() else part for part in parts if part) or key
+    if key.count(".") > MAX_DOTS:
+        return _KnownKey(key, (), genai=False)
     indices: list[tuple[str, int]] = []
     start = 0
     while len(indices) < MAX_INDICES and (match := _INDEX.search(key, start)) is not None:
@@ -176,6 +179,8 @@ def _known(key: str) -> _KnownKey:
 
 
 def _short(key: str) -> str:
+    """The key as it is kept, in short."""
+    key = _known(key[:MAX_KEY_CHARS]).clean
     return key if len(key) <= SHOWN_KEY_CHARS else f"{key[:SHOWN_KEY_CHARS]}…"
 
 

@@ -21,6 +21,7 @@ from typing import BinaryIO
 from sonde.contexts.traces.importers import FilePosition, Imported, grows, read
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.index import (
+    CONTENT,
     KEPT_MALFORMED,
     STORE_FILE,
     VERSION,
@@ -129,14 +130,14 @@ def open_index(
         known, old = _load_pointer(pointer)
         states = [_state(path, source) for path in files]
         unhashed = [replace(state, sha256="") for state in known]
-        if old and unhashed == states and (path := cache / f"{old}.sqlite").exists():
+        if old and unhashed == states and (path := cache / f"{old}-{VERSION}.sqlite").exists():
             claim = _claim(path)
             if path.exists():
                 return Indexed(path=path, content=old, how="found", claim=claim)
             claim.close()  # removed just now, to make room
         states = [replace(state, sha256=_sha256(below(source, source / state.name), state.size)) for state in states]
-        content = hash_value([VERSION, project, [(state.name, state.sha256) for state in states]])
-        target, previous = cache / f"{content}.sqlite", cache / f"{old}.sqlite"
+        content = hash_value([CONTENT, project, [(state.name, state.sha256) for state in states]])
+        target, previous = (cache / f"{name}-{VERSION}.sqlite" for name in (content, old))
         claim = _claim(target)
         how = "found" if target.exists() else "built"
         if how == "built":

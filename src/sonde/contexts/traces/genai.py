@@ -215,8 +215,8 @@ def mappings(value: Any) -> list[Table]:
 
 
 def maybe_json(value: Any) -> Any:
-    """The value of a JSON text; the same object if it is none, or holds so many values that they would fill the memory. Numbers that are
-    not finite or have more than 64 bits stay texts.
+    """The value of a JSON text; the same object if it is none, holds so many values that they would fill the memory, or gives a name
+    twice, since the first value would be lost. Numbers that are not finite or have more than 64 bits stay texts.
     """
     if not isinstance(value, str):
         return value
@@ -238,7 +238,14 @@ def _number(digits: str) -> float | str:
     return number if math.isfinite(number) else repr(number)
 
 
-_JSON = json.JSONDecoder(parse_int=_whole, parse_float=_number, parse_constant=_number)
+def _object(pairs: list[tuple[str, Any]]) -> Table:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a name is given twice")
+    return table
+
+
+_JSON = json.JSONDecoder(parse_int=_whole, parse_float=_number, parse_constant=_number, object_pairs_hook=_object)
 
 
 def scrubbed(value: Any) -> Any:

@@ -27,7 +27,8 @@ from sonde.core.canonical import hash_value
 from sonde.disk import open_database
 from sonde.errors import ConfigError, ToolResponseInvalid
 
-VERSION = 5
+VERSION = 6  # of what is made of a file: an index of an older version is made again
+CONTENT = 5  # in every fingerprint: recorded runs know their sources by them
 WORDS_PER_VALUE = 4096
 WORDS_PER_SPAN = 256 * 1024
 BATCH_SPANS = 1000
@@ -216,21 +217,29 @@ class IndexWriter:
                     self._failure = failure
 
     def _repeated(self, batch: SpanBatch) -> set[int]:
-        """Positions of spans whose id is taken: told as a gap of their trace, or as malformed when another trace has the id."""
+        """Positions of spans whose id is taken: told as a gap of their trace, and as malformed when another trace has the id."""
         taken = batch.owners(self._connection)
+        firsts: dict[str, Any] = {}
+        tell = self._connection.execute
         repeated: set[int] = set()
         for position, row in enumerate(batch.spans):
             trace_id, span_id = row[1], row[2]
             owner = taken.get(span_id)
+            content = (row[4], row[7], batch.bodies[position][1])
             if owner is None:
-                taken[span_id] = trace_id
+                taken[span_id], firsts[span_id] = trace_id, content
                 continue
             repeated.add(position)
             file, line = batch.places[position]
             if owner == trace_id:
-                gap = f"span id {span_id} appears again (line {line}); the first one was kept"
-                self._connection.execute("INSERT INTO gaps VALUES (?, ?)", (trace_id, gap))
+                kept = "SELECT name, status_message, body FROM spans JOIN bodies USING (id) WHERE span_id = ?"
+                first = firsts[span_id] if span_id in firsts else tell(kept, (span_id,)).fetchone()
+                other = "" if first == content else " with other content"
+                gap = f"span id {span_id} appears again{other} (line {line}); the first one was kept"
+                tell("INSERT INTO gaps VALUES (?, ?)", (trace_id, gap))
                 continue
+            gap = f"span {span_id} was left out: another trace has a span of that id"
+            tell("INSERT INTO gaps VALUES (?, ?)", (trace_id, gap))
             self._clashes += 1
             if len(self._clashing) < KEPT_MALFORMED:
                 reason = f"span {span_id} of trace {trace_id}: trace {owner} has a span of that id, and ids must differ"
@@ -309,7 +318,7 @@ def store_fingerprint(file: Path, upto: int | None = None) -> str:
             (first,) = connection.execute("SELECT coalesce(min(id), 0) FROM spans").fetchone()
     except sqlite3.Error as broken:
         raise ConfigError(f"{file} cannot be read: {broken}") from None
-    return hash_value([VERSION, str(meta.get("store")), str(meta.get("last") if upto is None else upto), first])
+    return hash_value([CONTENT, str(meta.get("store")), str(meta.get("last") if upto is None else upto), first])
 
 
 def store_last(file: Path) -> int:

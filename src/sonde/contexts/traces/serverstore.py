@@ -130,9 +130,12 @@ class ServerStore(ABC):
     def _read_whole(self, trace_id: str) -> None:
         found: dict[str, SpanSummary] = {}
         gaps: list[str] = []
+        repeated = 0
         for span in self.read_traces([trace_id], {}):
             self._spans.put(span)
-            if span.summary.span_id not in found:
+            if span.summary.span_id in found:
+                repeated += span != self._spans.get(span.summary.span_id)
+            else:
                 found[span.summary.span_id] = span.summary
                 gaps.extend(f"{span.summary.span_id}: {gap}" for gap in span.gaps if len(gaps) < 100)
             if len(found) == MAX_TRACE_SPANS:
@@ -140,6 +143,8 @@ class ServerStore(ABC):
                 break
         if not found:
             raise unknown_trace(trace_id)
+        if repeated:
+            gaps.append(f"{repeated} spans came again with other content; the first of each was kept")
         self._summaries[trace_id] = sorted(found.values(), key=lambda span: span.order)
         self._gaps[trace_id] = gaps
 

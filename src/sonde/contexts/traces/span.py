@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, cast
 
-from sonde.contexts.traces.attributes import KIND_KEY, MAX_NAMES_CHARS, canonical_attributes
+from sonde.contexts.traces.attributes import KIND_KEY, MAX_GAPS, MAX_NAMES_CHARS, canonical_attributes
 from sonde.contexts.traces.genai import scrubbed
 from sonde.core.canonical import canonical_json, sha256_text
 
@@ -169,23 +169,42 @@ def build_span(
     if word not in KINDS or word == "UNKNOWN":
         word = _TRACELOOP_KINDS.get(str(table.get("traceloop.span.kind", "")).lower(), "UNKNOWN")
     missing = list(gaps) + found
+    for what, text, limit in (("name", name, MAX_NAME_CHARS), ("status message", status_message, MAX_MESSAGE_CHARS)):
+        if text is not None and len(str(text)) > limit:
+            missing.append(f"the {what} was cut to {limit} characters")
+    lost: dict[str, None] = {}  # what events lost, each thing once
     shown: list[SpanEvent] = []
     names = 0
     for event_name, time_us, raw in timed:
         if len(shown) == MAX_EVENTS:
             missing.append(f"events were left out beyond the first {MAX_EVENTS}")
             break
-        said, _ = canonical_attributes(raw)
+        said, found = canonical_attributes(raw)
         names += sum(map(len, said))
         if names > MAX_NAMES_CHARS:
             missing.append(
                 f"events were left out: their attributes have names of more than {MAX_NAMES_CHARS} characters"
             )
             break
+        if len(str(event_name)) > MAX_NAME_CHARS:
+            found.append(f"the name was cut to {MAX_NAME_CHARS} characters")
         if event_name == "exception":  # it keeps the four keys that its convention names, as in Phoenix
+            if said.keys() - _EXCEPTION_KEYS:
+                found.append("attributes were left out that the convention for exceptions does not name")
             said = {"exception.message": "", **{key: said[key] for key in _EXCEPTION_KEYS if key in said}}
+        if len(lost) < MAX_GAPS:
+            where = "exception:" if event_name == "exception" else "in an event,"
+            lost |= dict.fromkeys(f"{where} {gap}" for gap in found)
         moment = start_us if time_us is None else time_us
         shown.append(SpanEvent(name=_text(event_name, MAX_NAME_CHARS), time_us=moment, attributes=said))
+    missing += lost
+    if len(lost) >= MAX_GAPS:
+        missing.append("more may have been left out of events than is listed here")
+    kept, left = _sender(resource or {})
+    if left:
+        missing.append(
+            f"resource: {left} attributes were left out: too long, not plain, or beyond the first {MAX_RESOURCE}"
+        )
     if end_us is not None and end_us < start_us:
         missing.append("the span ends before it starts: clock skew")
     return Span(
@@ -194,18 +213,23 @@ def build_span(
         events=tuple(shown),
         project=project,
         gaps=tuple(missing),
-        resource=_sender(resource) if resource else {},
+        resource=kept,
     )
 
 
-def _sender(resource: Mapping[str, Any]) -> dict[str, str]:
-    """What a resource says about the sender, without the machine it ran on; short values only, and not many."""
+def _sender(resource: Mapping[str, Any]) -> tuple[dict[str, str], int]:
+    """What a resource says about the sender, without the machine it ran on: short values, not many; and how many were left out."""
     kept: dict[str, str] = {}
+    left = 0
     for key, value in resource.items():
+        if key.startswith(_MACHINE) or value is None:
+            continue
         plain = isinstance(value, str | int | float) and len(str(value)) <= MAX_RESOURCE_CHARS
-        if plain and len(key) <= MAX_RESOURCE_CHARS and not key.startswith(_MACHINE) and len(kept) < MAX_RESOURCE:
+        if plain and len(key) <= MAX_RESOURCE_CHARS and len(kept) < MAX_RESOURCE:
             kept[_text(key, MAX_RESOURCE_CHARS)] = _text(value, MAX_RESOURCE_CHARS)
-    return kept
+        else:
+            left += 1
+    return kept, left
 
 
 def _status_of(value: Any) -> str:

@@ -28,8 +28,8 @@ _PLAIN = (
     ("input", "user", ("input.value", "traceloop.entity.input")),
     ("output", "assistant", ("output.value", "traceloop.entity.output")),
 )
-_CHUNKS = ("retrieval.documents", "retriever.documents", "retrieval.chunks", "reranker.output_documents")
-_EVENT_ROLES = {
+CHUNKS = ("retrieval.documents", "retriever.documents", "retrieval.chunks", "reranker.output_documents")
+EVENT_ROLES = {
     "gen_ai.system.message": "system",
     "gen_ai.user.message": "user",
     "gen_ai.assistant.message": "assistant",
@@ -59,10 +59,10 @@ def messages_of(span: Span) -> list[Artifact]:
         for position, event in enumerate(span.events):
             said = event.attributes
             content = said.get("content") or said.get("message.content") or said.get("gen_ai.prompt")
-            if event.name in _EVENT_ROLES and content is not None:
+            if event.name in EVENT_ROLES and content is not None:
                 direction = "output" if event.name == "gen_ai.choice" else "input"
                 metadata: Row = {"direction": direction, "position": position, "source": event.name}
-                found.append({"role": _EVENT_ROLES[event.name], "content": str(content), "metadata": metadata})
+                found.append({"role": EVENT_ROLES[event.name], "content": str(content), "metadata": metadata})
     heard = {row["metadata"]["direction"] for row in found}
     # GenAI names are translated to an output that is only the id and model of a reply, not its words.
     named = {key: str(value) for key in ("id", "model") if (value := span.attributes.get(f"gen_ai.response.{key}"))}
@@ -105,7 +105,7 @@ def tool_io_of(span: Span) -> Artifact | None:
 
 def chunks_of(span: Span) -> list[Artifact]:
     """Retrieved documents in the order in which they were retrieved."""
-    for prefix in _CHUNKS:
+    for prefix in CHUNKS:
         items = [item for _, item in sorted(indexed(span.attributes, prefix).items())]
         value = span.attributes.get(prefix)
         if not items and isinstance(value, str) and value.lstrip().startswith("["):  # documents as one JSON text
@@ -187,7 +187,7 @@ def _message(item: Table, direction: str, position: int, *, gap: bool) -> Row:
         metadata["index_gap"] = True
     content = nested(item, "message.content")
     content = nested(item, "content") if content is None else content
-    if content is None:
+    if content in (None, ""):
         parts = [part for _, part in sorted(indexed(item, "message.contents").items())]
         texts = (part.get("message_content.text") or f"[{part.get('message_content.type', 'part')}]" for part in parts)
         content = "\n".join(str(text) for text in texts)

@@ -50,8 +50,12 @@ def span(record: Json, **more: Any) -> Span:
     if isinstance(status, Mapping):
         message = cast("Json", status).get("message") or cast("Json", status).get("description")
     attributes: Json = {key.removeprefix("attributes."): row[key] for key in row if key.startswith("attributes.")}
+    gaps: list[str] = []
     for name in _ATTRIBUTES:
-        attributes |= _table(row.get(name))
+        table = _table(row.get(name))
+        if not table and str(row.get(name) or "").strip() not in ("", "nan", "null", "{}", "[]"):
+            gaps.append(f"attributes were left out: {name} is no table")
+        attributes |= {otlp.free(attributes, key): value for key, value in table.items()}
     kind = _first(row, _KIND)
     project: Any = None
     resource: Any = row.get("resource_attributes") or row.get("resource")
@@ -59,9 +63,10 @@ def span(record: Json, **more: Any) -> Span:
         inner = cast("Json", resource).get("attributes")
         resource = cast("Json", inner if isinstance(inner, dict) else resource)
         project = resource.get(otlp.PROJECT)
-    lowered = (
-        {str(key).lower(): value for key, value in event.items()} for event in _objects(opened(row.get("events")))
-    )
+    events = opened(row.get("events"))
+    lowered = [{str(key).lower(): value for key, value in event.items()} for event in _objects(events)]
+    if isinstance(events, str | list) and len(lowered) < len(cast("str | list[Any]", events)):
+        gaps.append("events were left out that are no objects")
     fields: Json = {
         "trace_id": _first(row, _TRACE),
         "span_id": _first(row, _SPAN),
@@ -78,6 +83,7 @@ def span(record: Json, **more: Any) -> Span:
         "kind": kind if isinstance(kind, str) else None,
         "project": str(project or row.get("project_name") or "default"),
         "resource": resource if isinstance(resource, dict) else None,
+        "gaps": gaps,
     }
     return build_span(**{**fields, **more})
 

@@ -36,6 +36,10 @@ def _span(raw: Json, sender: Json) -> Span | str:
         for what in ("Attributes", "Events")
         if (count := _first(raw, f"dropped{what}Count", f"dropped_{what.lower()}_count"))
     ]
+    torn = sum(
+        bool(_first(event, "droppedAttributesCount", "dropped_attributes_count")) for event in _list(raw, "events")
+    )
+    dropped += [f"attributes of {torn} events were dropped by the exporter"] if torn else []
     try:
         return build_span(
             trace_id=_id(_first(raw, "traceId", "trace_id")),
@@ -67,7 +71,16 @@ def attributes(pairs: Mapping[str, Any] | Iterable[Json] | None) -> Json:
     """The values behind a list of OTLP key-value pairs; a table holds them already (see `watch.otlp`)."""
     if isinstance(pairs, Mapping):
         return dict(cast("Mapping[str, Any]", pairs))
-    return {pair["key"]: value_of(pair.get("value") or {}) for pair in pairs or () if "key" in pair}
+    table: Json = {}
+    for pair in pairs or ():
+        if "key" in pair:
+            table[free(table, pair["key"])] = value_of(pair.get("value") or {})
+    return table
+
+
+def free(table: Json, key: Any) -> Any:
+    """The name for one more value: one that is taken gets a space, so that `canonical_attributes` finds both and tells it."""
+    return f"{key} " if key in table else key
 
 
 def value_of(wrapped: Mapping[str, Any]) -> Any:
@@ -88,7 +101,7 @@ def value_of(wrapped: Mapping[str, Any]) -> Any:
                 return str(value)
             case _:
                 continue
-    return None
+    return dict(wrapped) or None  # of no known kind
 
 
 def _values(wrapped: Any) -> list[Json]:

@@ -14,6 +14,9 @@ import acp
 import pytest
 from acp.schema import AllowedOutcome, DeniedOutcome
 
+import sonde
+from sonde.contexts.workspace import accept
+
 ROOT = Path(__file__).parents[2]
 DEMO = "Add a function that normalizes whitespace in sample.ts and update its test"
 MODEL = f"command:{sys.executable} {Path(__file__).parent / 'scripted_model.py'}"
@@ -99,6 +102,14 @@ def test_a_prompt_is_done_with_permission_and_told_with_citations(folder: Path) 
     assert editor.titles("think")
     edit = next(u for u in editor.updates if u.session_update == "tool_call" and u.kind == "edit")
     assert [Path(diff.path).name for diff in edit.content] == ["sample.ts", "sample.test.ts"]
+
+    (run,) = (folder.parent / "runs").iterdir()
+    assert "Changed: sample.ts, sample.test.ts." in editor.text
+    assert f"`sonde undo {run.name} {folder}`" in editor.text
+    with pytest.MonkeyPatch.context() as here:
+        here.delenv("XDG_STATE_HOME", raising=False)  # the SDK does not pass it on
+        assert sonde.undo("last", folder, approve=accept, runs_dir=run.parent).applied
+    assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
 
 
 @pytest.mark.long

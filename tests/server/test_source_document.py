@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+import sonde
 from sonde.api.settings import Settings
+from sonde.contexts.workspace import accept
 from sonde.core.canonical import sha256_text
+from sonde.errors import ConfigError
 from sonde.models.base import Secret
 from sonde.testing import ScriptedServer, SeenRequest
 
@@ -411,3 +414,25 @@ def test_a_hostile_result_ends_in_one_completion_and_proves_no_lines_that_it_did
 
     assert done["status"] in ("partial", "failed")
     assert not done["citations"]
+
+
+def test_what_an_editor_wrote_is_taken_back_in_its_folder(start: Start) -> None:
+    host = start(Script([LOOK, CHANGE, LOOK, DONE]))
+    assert host.task("Make value12 13")["status"] == "succeeded"
+    assert "value12 = 13" in (host.folder / "a.ts").read_text()
+
+    done = sonde.undo("last", host.folder, approve=accept, runs_dir=host.folder.parent / "runs")
+
+    assert done.applied and (host.folder / "a.ts").read_text() == NUMBERS
+
+
+def test_an_edit_that_an_editor_refused_is_none_to_take_back(start: Start) -> None:
+    def no(request: dict[str, Any]) -> dict[str, Any] | None:
+        refused = {"ok": True, "output": {"applied": False, "summary": "not now"}}
+        return refused if request.get("name") == "apply_patch" else None
+
+    host = start(Script([LOOK, CHANGE, LOOK, DONE, DONE]), answer=no)
+    host.task("Make value12 13")
+
+    with pytest.raises(ConfigError, match="is left to take back"):
+        sonde.undo("last", host.folder, approve=accept, runs_dir=host.folder.parent / "runs")

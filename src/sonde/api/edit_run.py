@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
-from sonde.api.consent import is_own
+from sonde.api.consent import is_own, seal_key
 from sonde.api.follow_up import continued, continued_mask
 from sonde.api.launch import RunOptions, launch, mask_of, model_names, spec_of
-from sonde.api.recorded_run import open_run
+from sonde.api.recorded_run import open_run, recorded_mask, unmasked
 from sonde.api.result import Edited
 from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import parsed_without
@@ -26,22 +27,20 @@ from sonde.contexts.workspace import (
     PatchRefused,
     Plan,
     Policy,
+    WireWorkspace,
     Workspace,
     WorkspaceContext,
-    plan_patch,
     reject,
 )
+from sonde.contexts.workspace.history import PATCH, UNDO, UNDONE, WRITES, WriteLog, by_commands, net, way_back
 from sonde.contexts.workspace.paths import clean_folder
 from sonde.contexts.workspace.reach import NOT_CONFINED, confinable
 from sonde.core.deadline import PatientClock, SystemClock
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError, ToolFault
-from sonde.runs.catalog import list_runs
-from sonde.runs.rundir import RunDir
-from sonde.runtime.finish import Outcome
+from sonde.runs.rundir import RunDir, places_of, run_ids
 from sonde.runtime.run import NO_MODEL
 
-PATCH, UNDO = "edit.patch", "undo.patch"
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
 
 
@@ -124,7 +123,10 @@ def edit(
         )
     options["mask"] = continued_mask(continue_from, mask_of(settings, options), settings, options.get("runs_dir"))
     context = WorkspaceContext(workspace, commands=commands, waiting=waiting)
-    recipe = {"engine": "edit", "workspace": str(root.absolute()) if root else None, "commands": list(commands)}
+    real = context.real
+    local = str(root.absolute() if root else real.root.path) if isinstance(real, LocalWorkspace) else None
+    recipe: dict[str, Any] = {"engine": "edit", "workspace": local, "commands": list(commands)}
+    recipe |= {"folder": real.folder} if isinstance(real, WireWorkspace) else {}
     recipe |= {"judges_commands": True} if commands else {}
     recipe |= {"gitignore": gitignore, "exclude": list(Exclusion.of(exclude).globs)} if root else {}
     notes = (NOT_CONFINED,) if commands and not confinable() else ()
@@ -132,14 +134,6 @@ def edit(
     if spec.model is None:
         raise ConfigError(f"nothing was edited: {NO_MODEL}")
     spec = replace(spec, recipe={**recipe, **model_names(spec)}, notes=notes)
-    if isinstance(workspace, LocalWorkspace) and spec.mask is None:  # it would hold what a mask hides
-        changed = workspace
-
-        def files(_outcome: Outcome, _run_id: str) -> dict[str, str]:
-            plan = changed.changes()
-            return {PATCH: plan.diff(), UNDO: plan.inverse().diff()} if plan.changes else {}
-
-        spec = replace(spec, files=files)
     with ExitStack() as stack:
         if continue_from is not None:
             spec = stack.enter_context(continued(spec, continue_from, settings, options.get("runs_dir")))
@@ -158,30 +152,104 @@ def undo(
 ) -> Applied:
     """Take back what an edit wrote, all of it or nothing. Lines that have changed since refuse it (ToolFault).
 
-    run        the edit: an id or its beginning, a folder, or "last", your newest edit that wrote something
+    run        the edit: an id or its beginning, a folder, or "last", your newest edit of the folder that is not taken back yet
     workspace  the folder to put right; without one, the working folder, if the edit was made there
     approve    called with the plan before it is written; the default says no
     """
     settings = settings or load_settings()
-    if run == "last":
-        edits = list_runs(runs_dir or settings.run_places(), run_type="edit")
-        written = (each.path for each in edits if (each.path / UNDO).is_file())
-        found = next((path for path in written if is_own(RunDir(path), settings.environ)), None)
-        if found is None:
-            raise ConfigError("no edit of yours here wrote anything; `sonde runs --type edit` lists edits, to name one")
-        run = found
-    recorded = open_run(settings.find_run(run, runs_dir))
-    run_id, patch = recorded.run_dir.run_id, recorded.run_dir.text(UNDO)
-    if patch is None:
+    folder = Path(workspace or Path.cwd()).resolve()
+    found = _last_edit(folder, settings, runs_dir) if run == "last" else settings.find_run(run, runs_dir)
+    run_id, made_in = found.run_id, _made_in(found, settings)
+    log = WriteLog(found.path, seal_key(settings.environ))
+    written = log.read()
+    if not is_own(found, settings.environ) or not log.is_own():
         raise ConfigError(
-            f"run {run_id} has no {UNDO}: it wrote nothing, was masked, or is of an older version. `sonde runs --type edit` lists edits"
+            f"run {run_id} does not have your seal, or was changed since: nothing is taken back by it. If you trust it, look at "
+            f"{found.path / UNDO}, which git can apply"
         )
-    made_in = recorded.started.settings.get("workspace")
-    if workspace is None and str(Path.cwd()) != made_in:
-        raise ConfigError(f"run {run_id} was made in {made_in}, not here; say where: sonde undo {run_id} FOLDER")
-    target = LocalWorkspace(workspace or Path.cwd(), approve=approve)
+    if found.is_running():
+        raise ConfigError(f"run {run_id} is still running; stop it first")
+    touched, commands = net(written).changes, ", ".join(by_commands(written))
+    withheld = next((each.withheld for each in written if each.withheld), "")
+    if withheld:
+        names = ", ".join(change.path for change in touched)
+        raise ConfigError(f"run {run_id} cannot be taken back here: {withheld}. It wrote {names}")
+    if not touched:
+        only = "" if (found.path / WRITES).exists() else ", or an older Sonde made it"
+        only = f"; only its commands changed files, which are not taken back: {commands}" if commands else only
+        raise ConfigError(f"run {run_id} wrote nothing{only}. `sonde runs --type edit` lists edits, to name one")
+    if workspace is None and folder != made_in:
+        raise ConfigError(f"run {run_id} was made in {made_in}, not here; to take it back: {undo_command(found)}")
+    target = LocalWorkspace(folder, approve=approve)
     try:
-        return target.apply(plan_patch(patch, target.text))
-    except PatchRefused as refused:
-        reason = refused.message.split("Example:")[0].strip()
-        raise ToolFault(f"run {run_id} was taken back already, or these files have changed since: {reason}") from None
+        plan = way_back(written, target.text)
+        if not plan.changes:
+            raise PatchRefused("its files are as it found them: it was taken back already, or stopped before it wrote")
+        if commands:
+            plan = replace(plan, notes=(*plan.notes, f"changed by commands and not taken back: {commands}"))
+        done = target.apply(plan)
+    except ToolFault as refused:
+        reason = refused.message.removeprefix("patch refused, nothing was changed: ")
+        log.write_patches()
+        raise ToolFault(
+            f"run {run_id} is not taken back: {reason}. What still fits: {git_command(found, UNDO, folder, '--reject')}"
+        ) from None
+    if not done.applied:
+        return replace(done, summary=done.summary.partition(": ")[2])
+    with suppress(OSError):  # then the files themselves say that it was taken back
+        found.write_text(UNDONE, "")
+    log.write_patches()
+    names = ", ".join(change.path for change in plan.changes)
+    return replace(
+        done, summary=f"run {run_id} is taken back: {names}\nto redo it: {git_command(found, PATCH, folder)}"
+    )
+
+
+def _made_in(run: RunDir, settings: Settings) -> Path | None:
+    """The folder that an edit worked in."""
+    told = run.settings()
+    if told.get("mask"):
+        with suppress(ConfigError):
+            recorded = open_run(run)
+            told = unmasked(recorded.started, recorded_mask(recorded, settings)).settings
+    place = told.get("workspace") or told.get("folder")
+    return Path(place).resolve() if isinstance(place, str) and place else None
+
+
+def _last_edit(folder: Path, settings: Settings, runs_dir: str | Path | None) -> RunDir:
+    """The user's newest edit in this folder that wrote something and is not taken back, wherever its run lies."""
+    places = places_of(runs_dir or settings.all_run_places())
+    paths = [place / run_id for place in places for run_id in run_ids(place)]
+    elsewhere: list[RunDir] = []
+    for path in sorted(paths, key=lambda path: path.name, reverse=True):
+        run = RunDir(path)
+        if not (path / WRITES).is_file() or (path / UNDONE).exists() or not is_own(run, settings.environ):
+            continue
+        written = WriteLog(path).read()
+        if written and not net(written).changes and not by_commands(written):
+            continue  # all of it was refused
+        if _made_in(run, settings) == folder:
+            return run
+        elsewhere.append(run)
+    around = {folder, *folder.parents}
+    near = (
+        each
+        for each in elsewhere
+        if (place := _made_in(each, settings)) and (place in around or folder in place.parents)
+    )
+    other = f"; the last one elsewhere: {undo_command(next(near, elsewhere[0]))}" if elsewhere else ""
+    raise ConfigError(f"no edit of yours in {folder} is left to take back{other}")
+
+
+def undo_command(run: RunDir, folder: str | Path | None = None) -> str:
+    """The command that takes an edit back, with the folder that it was made in, or the name that the user gave it."""
+    told = run.settings()
+    place = str(folder or told.get("workspace") or told.get("folder") or "")
+    return shlex.join(["sonde", "undo", run.run_id, *([place] if place else [])])
+
+
+def git_command(run: RunDir, patch: str, folder: Path, *options: str) -> str:
+    """The command that applies a patch of a run in a folder. Git takes the names from the top of the repository, if there is one."""
+    top = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
+    inside = [f"--directory={folder.relative_to(top)}"] if top != folder else []
+    return shlex.join(["git", "-C", str(folder), "apply", *options, *inside, str(run.path.resolve() / patch)])

@@ -21,6 +21,8 @@ from sonde.api.result import Answer, Edited, Investigation, Result, ran_lines
 from sonde.api.settings import NO_MODEL, Settings, load_settings
 from sonde.contexts import Context, Maskable
 from sonde.contexts.files.about import shown_name
+from sonde.contexts.workspace import WorkspaceContext
+from sonde.contexts.workspace.history import WriteLog, by_commands
 from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop, heeding
 from sonde.core.canonical import hash_value, plural, sha256_text, shown_cost
@@ -238,11 +240,15 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
         spec = replace(spec, mode=mode_of(spec, model))
         run_dir = spec.run_dir
         if run_dir is None and not spec.in_memory:
-            home = spec.runs_dir
-            if home == ARTIFACTS:
-                home = artifacts_folder(named=settings.runs_dir is not None)
+            home = (
+                spec.runs_dir if spec.runs_dir != ARTIFACTS else artifacts_folder(named=settings.runs_dir is not None)
+            )
             run_dir = RunDir.create(home, new_run_id(spec.clock))
         journal = run_dir.journal(spec.secrets, spec.max_journal_bytes) if run_dir else None
+        if run_dir is not None and isinstance(spec.context, WorkspaceContext):
+            spec.context.keep_in(
+                WriteLog(run_dir.path, seal_key(settings.environ, make=True), spec.mask, secret_forms(spec.secrets))
+            )
         if spec.mask is not None:
             spec = keeping_pairs(spec, spec.mask, settings, run_dir)
         recording = spec.recording
@@ -365,7 +371,9 @@ def result_of(spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunD
             common["value"] = None
             changed: Sequence[str] = getattr(spec.context, "changed", ())
             changed = tuple(changed if mask is None else map(mask.restored, changed))
-            return Edited(**common, changed=changed, ran=commands_of(spec, mask))
+            log = () if run_dir is None else WriteLog(run_dir.path).read()
+            others = (path if mask is None else mask.restored(path) for path in by_commands(log))
+            return Edited(**common, changed=changed, changed_by_commands=tuple(others), ran=commands_of(spec, mask))
         case "rca" | "compliance" | "incident":
             return Investigation(**common)
         case _:
@@ -430,6 +438,8 @@ def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: Run
         files[REPORT] = spec.mask.restored(page) if page else whole
     for name, text in files.items():
         run_dir.write_text(name, keys.remove(text))
+    log = WriteLog(run_dir.path)
+    log.write_patches()
     run_dir.write_record(record)
     try:
         output_hash = hash_value(conclusion.output)
@@ -448,10 +458,13 @@ def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: Run
     }
     run_dir.write_result(rewrite_value(result, keys.remove) if keys.spellings else result)
     run_dir.write_text(ANSWER, quiet(keys.remove(conclusion.text)) + "\n" if conclusion.text else "")
-    run_dir.write_text(SUMMARY, keys.remove(summary_text(outcome, record, commands_of(spec, None))))
+    page = summary_text(outcome, record, commands_of(spec, None), by_commands(log.read()))
+    run_dir.write_text(SUMMARY, keys.remove(page))
 
 
-def summary_text(outcome: Outcome, record: RunRecord, ran: Mapping[str, int | None]) -> str:
+def summary_text(
+    outcome: Outcome, record: RunRecord, ran: Mapping[str, int | None], by_commands: Sequence[str] = ()
+) -> str:
     """The run on one page."""
     usage, conclusion = record.runtime_ref.usage, outcome.conclusion
     tokens, text = usage.tokens_total, quiet(conclusion.text.strip())
@@ -466,6 +479,7 @@ def summary_text(outcome: Outcome, record: RunRecord, ran: Mapping[str, int | No
             f"{shown_cost(usage.cost)}, {outcome.elapsed_s:.1f} s"
         ),
         *(f"- ran: {line(each)}" for each in ran_lines(ran)),
+        *([f"- changed by commands: {line(', '.join(by_commands))}"] if by_commands else []),
         "",
         (text if record.run_type in INVESTIGATIONS else quoted_headings(text)) or "(no output)",
     ]

@@ -33,6 +33,7 @@ from sonde.api.recorded_spec import rebuilt
 from sonde.api.result import Result
 from sonde.api.settings import Settings, load_settings
 from sonde.contexts.workspace import WorkspaceContext
+from sonde.contexts.workspace.history import WriteLog
 from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop
 from sonde.core.canonical import hash_value
@@ -44,6 +45,7 @@ from sonde.core.events import (
     HostReturned,
     ModelReplied,
     RunEnded,
+    RunStarted,
     StatusChanged,
     SubcallEnded,
     TurnStarted,
@@ -171,6 +173,8 @@ def _within_caps(
         clock=clock,
     ) as built:
         require_caps(built, settings, limits or Limits())
+        if isinstance(built.context, WorkspaceContext):
+            built.context.written_before = WriteLog(recorded.run_dir.path).read()
         seconds = settings.budget(built.engine.budget, built.engine.maxima).max_wall_time_sec
         if is_own(recorded.run_dir, settings.environ):  # it took this long here: a busier machine is not a failure
             took = sum(event.duration_s for event in recorded.events if isinstance(event, CodeRan))
@@ -219,6 +223,21 @@ def _resumed(spec: RunSpec, settings: Settings, events: Sequence[AnyEvent], *, g
             return launch(replace(spec, recording=recording), settings)
         except Diverged as diverged:
             if not go_live or diverged.place is None:
+                then = next((event.context for event in events if isinstance(event, RunStarted)), "")
+                now = spec.context.describe() if isinstance(spec.context, WorkspaceContext) else then
+                if diverged.place == (ROOT, 1) and then != now and spec.run_dir is not None:
+                    before, after = (each.partition(": ") for each in (then, now))
+                    files: list[str] = []
+                    for word, here, there in (("new", after[2], before[2]), ("gone", before[2], after[2])):
+                        names, others = (each.removesuffix(", …").split(", ") for each in (here, there))
+                        last = others[-1] if there.endswith("…") else chr(0x10FFFF)  # what follows is not told
+                        files += [f"{word}: {name}" for name in names if name not in others and name < last]
+                    run_id = spec.run_dir.run_id
+                    diverged.message = (
+                        f"the workspace has changed since run {run_id} began: it was a {before[0]} and is now a {after[0]}; "
+                        f"{'; '.join(files[:10])}. Put it back as it was, or go on with it as it is: `sonde resume {run_id} --live` "
+                        f"asks the model anew and writes nothing more, `sonde edit TASK --continue {run_id}` may write"
+                    )
                 raise
             session, turn = diverged.place
             kept = before_turn(known, turn, session)

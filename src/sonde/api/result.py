@@ -71,7 +71,9 @@ class Edited(Result):
     """What came of a task in a workspace: `text` is the summary; citations are of the lines as they are now."""
 
     changed: tuple[str, ...]
-    """The files that were changed."""
+    """The files that were changed by approved patches; `sonde.undo` takes these back."""
+    changed_by_commands: tuple[str, ...] = ()
+    """The listed files that changed while allowed commands ran."""
     ran: Mapping[str, int | None]
     """The commands that were run, with the exit code of each one's last run; None if it was stopped."""
 

@@ -24,6 +24,7 @@ from sonde.core.canonical import plural, shown_cost
 from sonde.core.events import Event
 from sonde.core.markdown_safety import quoted_headings, unescaped
 from sonde.errors import BudgetExceeded, Cancelled, UsageError
+from sonde.runs.rundir import RunDir
 
 if TYPE_CHECKING:
     from sonde import Investigation, Result
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from sonde.api.settings import Settings
     from sonde.core.budget import Budget
     from sonde.core.evidence import Citation
-    from sonde.runs.rundir import RunDir
 
 
 FEW_TURNS = 5.0  # hardly a question takes fewer
@@ -199,6 +199,7 @@ def print_answer(answer: Result, output: OutputOptions, roots: Sequence[Path] = 
         }
         if edited is not None:
             shown["changed"] = list(edited.changed)
+            shown["changed_by_commands"] = list(edited.changed_by_commands)
             shown["ran"] = [{"command": line, "exit_code": code} for line, code in edited.ran.items()]
         sys.stdout.write(escaped_json(pretty_json(shown).decode()))
         return
@@ -232,9 +233,18 @@ def print_answer(answer: Result, output: OutputOptions, roots: Sequence[Path] = 
     if not output.quiet:
         if edited is not None:
             print(printable(f"changed: {', '.join(edited.changed) or 'nothing'}"), file=sys.stderr)
+            if edited.changed_by_commands:
+                print(f"changed by commands: {one_line(', '.join(edited.changed_by_commands), 1000)}", file=sys.stderr)
             for line in ran_lines(edited.ran):
                 print(f"ran: {one_line(line, 300)}", file=sys.stderr)
         print(_summary(answer), file=sys.stderr)
+        if edited is not None and edited.run_dir is not None:
+            from sonde.api.edit_run import undo_command
+            from sonde.contexts.workspace.history import UNDO
+
+            if (edited.run_dir / UNDO).exists():
+                back = undo_command(RunDir(edited.run_dir), roots[0] if roots else None)
+                print(printable(f"to take it back: {back}"), file=sys.stderr)
 
 
 def warn_of_stranger(run: RunDir, settings: Settings) -> None:

@@ -133,13 +133,17 @@ class RunDir:
         msgspec.json.decode(bounded(line), type=RunStarted)  # anything else in its place says nothing about the run
         return hmac.new(key, line, hashlib.sha256).hexdigest()
 
-    def mask(self) -> dict[str, Any] | None:
-        """What a masked run says about its placeholders; None if people's data is not behind any here."""
+    def settings(self) -> dict[str, Any]:
+        """What its first event says of how it was started; nothing if that cannot be read."""
         try:
             with open_plain(self.journal_path) as file:
-                return msgspec.json.decode(bounded(file.readline(MAX_LINE)), type=RunStarted).settings.get("mask")
+                return msgspec.json.decode(bounded(file.readline(MAX_LINE)), type=RunStarted).settings
         except (OSError, msgspec.MsgspecError, RecursionError):
-            return None
+            return {}
+
+    def mask(self) -> dict[str, Any] | None:
+        """What a masked run says about its placeholders; None if people's data is not behind any here."""
+        return self.settings().get("mask")
 
     def record(self) -> RunRecord:
         """The record as written, or folded from the journal when the run did not get that far."""

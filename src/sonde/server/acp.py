@@ -32,7 +32,7 @@ from acp.schema import (
     ToolCallUpdate,
 )
 
-from sonde.api.edit_run import command_environment
+from sonde.api.edit_run import command_environment, undo_command
 from sonde.api.keys import KEYS, KNOBS
 from sonde.api.launch import sonde_version
 from sonde.contexts.workspace import (
@@ -48,12 +48,14 @@ from sonde.contexts.workspace import (
     Workspace,
     visible,
 )
+from sonde.contexts.workspace.history import UNDO
 from sonde.contexts.workspace.reach import NOT_CONFINED, confinable
 from sonde.core.cancellation import Stop
 from sonde.core.canonical import clip
 from sonde.core.instructions import instructions_in
 from sonde.core.markdown_safety import line, quiet
 from sonde.errors import SondeError, ToolFault
+from sonde.runs.rundir import RunDir
 from sonde.runtime.feedback import instructed_text
 from sonde.server.connection import TaskRunner
 from sonde.server.messages import (
@@ -91,13 +93,13 @@ class AnnouncedWorkspace:
     def __init__(
         self, workspace: Workspace, announce: Callable[[Kind, str, str], AbstractContextManager[None]]
     ) -> None:
-        self._workspace = workspace
+        self.inner = workspace
         self._announce = announce
 
     def list_files(self, root: str = "") -> tuple[str, ...]:
         """As the workspace does."""
         with self._announce("search", f"list files {root}".strip(), root):
-            return self._workspace.list_files(root)
+            return self.inner.list_files(root)
 
     def read(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
@@ -106,30 +108,30 @@ class AnnouncedWorkspace:
         lines = f":{start_line or 1}-{end_line or ''}" if start_line or end_line else ""
         why = f" ({rationale})" if rationale else ""
         with self._announce("read", f"read {path}{lines}{why}", path):
-            return self._workspace.read(path, start_line, end_line, rationale=rationale)
+            return self.inner.read(path, start_line, end_line, rationale=rationale)
 
     def search(self, query: str, path: str | None = None) -> Matches:
         """As the workspace does."""
         with self._announce("search", f"search {query!r}", path or ""):
-            return self._workspace.search(query, path)
+            return self.inner.search(query, path)
 
     def text(self, path: str) -> str | None:
         """As the workspace does."""
         with self._announce("read", f"read {path}", path):
-            return self._workspace.text(path)
+            return self.inner.text(path)
 
     def execute(self, command: str, cwd: str = "") -> CommandResult:
         """As the workspace does."""
         with self._announce("execute", command if confinable() else f"{command} ({NOT_CONFINED})", cwd):
-            return self._workspace.execute(command, cwd)
+            return self.inner.execute(command, cwd)
 
     def apply(self, plan: Plan) -> Applied:
         """As the workspace does."""
-        return self._workspace.apply(plan)
+        return self.inner.apply(plan)
 
     def undo(self) -> str:
         """As the workspace does."""
-        return self._workspace.undo()
+        return self.inner.undo()
 
 
 class PromptTask:
@@ -173,7 +175,13 @@ class PromptTask:
             self.cancelled.set()  # also when nobody waits for it any more
         if not work.done() or (was_cancelled and work.exception()):
             return Completion(id=task.id, status="cancelled", summary="cancelled; the call in progress was dropped")
-        return work.result().model_copy(update={"status": "cancelled"}) if was_cancelled else work.result()
+        done = work.result()
+        changed = ", ".join(line(change.path) for change in workspace.changes().changes)
+        if changed and done.run_dir:
+            run = RunDir(Path(done.run_dir))
+            back = f"; to take it back: `{undo_command(run)}`" if (run.path / UNDO).exists() else ""
+            done = done.model_copy(update={"summary": f"{done.summary}\n\nChanged: {changed}. Run {run.run_id}{back}"})
+        return done.model_copy(update={"status": "cancelled"}) if was_cancelled else done
 
     def _update(self, update: Any) -> None:
         """Send from the task's thread; updates arrive in the order of the calls."""

@@ -193,7 +193,9 @@ class EditorConnection:
     def _work(self, job: _Task) -> None:
         """Do the task in this thread and send its completion."""
         try:
-            done = self._runner.run(job.task, WireWorkspace(job.requests.ask), job.requests.emit, job.cancelled)
+            done = self._runner.run(
+                job.task, WireWorkspace(job.requests.ask, job.task.workspace), job.requests.emit, job.cancelled
+            )
         except SondeError as error:
             done = self._failed(job, error.message, error.code)
         except Exception as error:  # noqa: BLE001 - the top of a request: whatever happens, the task gets its completion

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +69,7 @@ def edit(
 
     Example: sonde edit "Add a function that normalizes whitespace in sample.ts and update its test" examples/demo-workspace
     """
-    from sonde.api.edit_run import UNDO, edit as run_edit
+    from sonde.api.edit_run import edit as run_edit
     from sonde.api.follow_up import with_earlier_models
     from sonde.cli.approval import Unattended, approval
     from sonde.cli.foreground_run import print_answer, print_model_line, print_way_on, warn_of_stranger
@@ -115,9 +114,6 @@ def edit(
     if output.quiet and not output.json and unattended and not done.changed:
         print("sonde: nothing was written: nobody could be asked here; --yes approves all changes", file=sys.stderr)
     if not silent:
-        if done.run_dir is not None and (done.run_dir / UNDO).exists():
-            words = ["sonde", "undo", done.record.run_id, str(path)]
-            print(printable(f"to take it back: {shlex.join(words)}"), file=sys.stderr)
         print_way_on(done, typed.find_root().obj, limits, EDIT_MAXIMA)
     return cancel.exit_code(output.exit_code([done.status]))
 

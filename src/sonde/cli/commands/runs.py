@@ -170,8 +170,8 @@ def prune(
     place: PlaceOptions,
 ) -> int:
     """Delete run folders, except those that are being written."""
-    from sonde.api.edit_run import UNDO
     from sonde.api.recorded_run import own_values
+    from sonde.contexts.workspace.history import WRITES
     from sonde.runs.catalog import prune as prune_runs
 
     if keep is None and older_than is None:
@@ -186,7 +186,7 @@ def prune(
     settings = settings_of(place)
     places = settings.run_places()
     doomed = prune_runs(places, keep=keep, before=before, status=status, dry_run=True)
-    written = {summary.path for summary in doomed if (summary.path / UNDO).is_file()}
+    written = {summary.path for summary in doomed if (summary.path / WRITES).is_file()}
     lost = f"{len(written)} of {plural(len(doomed), 'run')} wrote files, which `sonde undo` cannot take back without the run"
     if doomed and not dry_run:
         where = " and ".join(map(str, dict.fromkeys(summary.path.parent for summary in doomed)))

@@ -25,9 +25,11 @@ from sonde.contexts.workspace.base import (
     PathRefused,
     Plan,
     Workspace,
+    WriteNote,
     accept,
     reject,
 )
+from sonde.contexts.workspace.history import WriteLog
 from sonde.contexts.workspace.local import NOT_ENDED, PLAIN, LocalWorkspace
 from sonde.contexts.workspace.masked import MaskedWorkspace
 from sonde.contexts.workspace.parse import parse_patch
@@ -102,6 +104,7 @@ class WorkspaceContext:
         self.rehearsal = False  # a replay by words alone: nobody is asked, so a no means nothing
         self._unread: set[str] = set()
         self._listed: tuple[str, ...] | None = None
+        self.written_before: Sequence[WriteNote] = ()  # of a run that is done again: no change of the workspace
         self._places: tuple[Place, ...] = ()
         self._part = False
 
@@ -110,6 +113,20 @@ class WorkspaceContext:
         real = self.workspace.inner if isinstance(self.workspace, MaskedWorkspace) else self.workspace
         self.workspace = real if mask is None else MaskedWorkspace(real, mask, self._waiting)
         self._listed = None if mask is not None else self._listed
+
+    @property
+    def real(self) -> Workspace:
+        """The workspace that writes, below those that show it in another way."""
+        found: Any = self.workspace
+        while hasattr(found, "inner"):
+            found = found.inner
+        return found
+
+    def keep_in(self, log: WriteLog) -> None:
+        """Note what is written, before it is."""
+        real = self.real
+        if isinstance(real, LocalWorkspace | WireWorkspace):
+            real.keep = log.append
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -181,7 +198,13 @@ class WorkspaceContext:
     def _files(self) -> tuple[str, ...]:
         """The listing that the run began with; asked for once, since over the wire it is a request that people see."""
         if self._listed is None:
-            self._listed = self.workspace.list_files()
+            files = set(self.workspace.list_files())
+            for change in (
+                each for written in reversed(self.written_before) for each in reversed(written.plan.changes)
+            ):
+                files -= {change.writes} if change.action in (Action.ADD, Action.MOVE) else set()
+                files |= {change.path} if change.action in (Action.DELETE, Action.MOVE) else set()
+            self._listed = tuple(sorted(files))
         return self._listed
 
     def list_files(self, root: str = "") -> list[str]:

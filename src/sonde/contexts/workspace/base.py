@@ -81,7 +81,13 @@ class FileChange:
         after = None if self.new_text is None else sha256_text(self.new_text)
         match self.action:
             case Action.ADD:
-                return FileChange(path=self.path, action=Action.DELETE, base_hash=after, old_text=self.new_text or "")
+                return FileChange(
+                    path=self.path,
+                    action=Action.DELETE,
+                    base_hash=after,
+                    old_text=self.new_text or "",
+                    form=self.form,
+                )
             case Action.DELETE:
                 return FileChange(path=self.path, action=Action.ADD, new_text=self.old_text, form=self.form)
             case Action.UPDATE | Action.MOVE:
@@ -108,6 +114,27 @@ class FileChange:
         after = "/dev/null" if self.action is Action.DELETE else f"b/{self.writes}"
         return "\n".join([f"--- {before}", f"+++ {after}", *hunks(old, new)]) + "\n"
 
+    def patch(self) -> bytes:
+        """The change as git writes it, with the bytes that the file has on disk: `git apply` takes it."""
+        form = self.form or Form()
+        old, new = (
+            "" if gone else (form.bom + text.encode(form.encoding)).decode("latin-1")
+            for gone, text in ((self.action is Action.ADD, self.old_text), (self.new_text is None, self.new_text or ""))
+        )
+        a, b = (f"{side}/{self.path}".encode().decode("latin-1") for side in "ab")
+        if '"' in self.path:
+            a, b = ('"' + name.replace('"', '\\"') + '"' for name in (a, b))
+        lines = [f"diff --git {a} {b}"]
+        if self.action in (Action.ADD, Action.DELETE):
+            kind = "new" if self.action is Action.ADD else "deleted"
+            lines.append(f"{kind} file mode {'100755' if form.mode & 0o100 else '100644'}")
+        if old != new:
+            tab = "\t" if " " in self.path else ""  # it ends a name that has spaces
+            lines.append(f"--- {'/dev/null' if self.action is Action.ADD else a + tab}")
+            lines.append(f"+++ {'/dev/null' if self.action is Action.DELETE else b + tab}")
+            lines += hunks(_diffed(old, "\n"), _diffed(new, "\n"))
+        return ("\n".join(lines) + "\n").encode("latin-1")
+
     def summary(self) -> str:
         """One line for people and models, such as `sample.ts: updated +4 -1`."""
         lines = self.diff.split("\n")[2:]
@@ -131,10 +158,12 @@ class Plan:
 
     changes: tuple[FileChange, ...]
     notes: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    """Folders that were made for it; its inverse removes those that are empty."""
 
     def inverse(self) -> Plan:
         """The plan that takes this one back."""
-        return Plan(changes=tuple(change.inverse() for change in reversed(self.changes)))
+        return Plan(changes=tuple(change.inverse() for change in reversed(self.changes)), folders=self.folders)
 
     def diff(self) -> str:
         """Unified diff of all files."""
@@ -143,6 +172,19 @@ class Plan:
     def summary(self) -> str:
         """One line per file, then the notes."""
         return "\n".join([change.summary() for change in self.changes] + [f"note: {note}" for note in self.notes])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteNote:
+    """What a run is about to write, or what its commands have changed: whatever is kept of it is on disk before the files change."""
+
+    plan: Plan = Plan(changes=())
+    by_commands: tuple[str, ...] = ()
+    withheld: str = ""
+    """Why the plan is kept without its texts."""
+
+
+Keep = Callable[[WriteNote], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,22 +23,24 @@ from sonde.contexts.workspace.base import (
     Approval,
     Approve,
     CommandResult,
-    FileChange,
     FileSlice,
+    Keep,
     Match,
     Matches,
     PathRefused,
     Plan,
+    WriteNote,
     matching_lines,
     passage,
     reject,
     rejected,
 )
+from sonde.contexts.workspace.history import net
 from sonde.contexts.workspace.paths import DEEPEST, Root, clean, clean_folder, portable
 from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.reach import CLOSED_HINT, confinable, outer_git, reach, reads_git_settings
 from sonde.contexts.workspace.text import decode, plain
-from sonde.contexts.workspace.writer import Transaction, inverse, write_plan
+from sonde.contexts.workspace.writer import write_plan
 from sonde.core.deadline import deadline_in_force
 from sonde.errors import ConfigError, ToolFault
 from sonde.models.process import Program, ProgramEnd, run_process
@@ -72,7 +74,8 @@ class LocalWorkspace:
         self.approve = approve
         self.environment = environment
         self.without = without
-        self._applied: list[Transaction] = []
+        self.keep: Keep = lambda _: None  # hears of what is written before it is
+        self._applied: list[Plan] = []
 
     def list_files(self, root: str = "") -> tuple[str, ...]:
         """Paths of the files below a folder, sorted; protected and generated ones are left out."""
@@ -183,35 +186,19 @@ class LocalWorkspace:
             decision = Approval(accepted=decision)
         if not decision.accepted:
             return rejected(decision)
-        self._applied.append(write_plan(self.root, plan))
+        self._applied.append(write_plan(self.root, plan, self.keep))
         return Applied(applied=True, summary=plan.summary(), diff=plan.diff())
 
     def changes(self) -> Plan:
         """All that was applied and not taken back, as one plan."""
-        before: dict[str, str | None] = {}
-        after: dict[str, str | None] = {}
-        for change in (step.change for applied in self._applied for step in applied.steps):
-            before.setdefault(change.path, None if change.action is Action.ADD else change.old_text)
-            after[change.path] = None if change.target else change.new_text
-            if change.target:
-                before.setdefault(change.target, None)
-                after[change.target] = change.new_text
-        changes: list[FileChange] = []
-        for path, old in before.items():
-            new = after[path]
-            if old != new:
-                action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
-                changes.append(FileChange(path=path, action=action, new_text=new, old_text=old or ""))
-        return Plan(changes=tuple(changes))
+        return net([WriteNote(plan=each) for each in self._applied])
 
     def undo(self) -> str:
         """Take the last applied plan back in one step; refused when its files have changed since."""
         if not self._applied:
             raise ToolFault("there is nothing to undo")
-        last = self._applied[-1]
-        plan = inverse(last)
-        write_plan(self.root, plan)
-        last.remove_folders(last.folders)
+        plan = self._applied[-1].inverse()
+        write_plan(self.root, plan, self.keep)
         self._applied.pop()
         return plan.summary()
 
@@ -263,6 +250,7 @@ class LocalWorkspace:
             confinement=confinement,
             temporary=temporary,
         )
+        before = self._stamps()
         try:
             done = self._finished(command, run_process(job), confined=confinement is not None)
             return (
@@ -275,6 +263,19 @@ class LocalWorkspace:
         finally:
             # Not TemporaryDirectory: some versions of Python change the mode of what a link in it points to.
             shutil.rmtree(temporary, ignore_errors=True)
+            after = self._stamps()
+            changed = [path for path in sorted({**before, **after}) if before.get(path) != after.get(path)]
+            if changed:
+                self.keep(WriteNote(by_commands=tuple(changed)))
+
+    def _stamps(self) -> dict[str, tuple[int, int]]:
+        """Size and time of each file that is listed."""
+        found: dict[str, tuple[int, int]] = {}
+        for path in self.list_files():
+            with suppress(OSError):  # it has gone meanwhile
+                state = (self.root.path / path).lstat()
+                found[path] = state.st_size, state.st_mtime_ns
+        return found
 
     def _finished(self, command: str, ended: ProgramEnd, *, confined: bool) -> CommandResult:
         if ended.timed_out:

@@ -185,7 +185,9 @@ def _candidates(file: FileLines, number: int, hunk: Hunk) -> list[HunkPlace]:
             f"{file.path}, hunk {number}: its lines are not there, but what it wants is already at line {done[0] + 1}; it seems to have "
             "been applied. Leave this hunk out"
         )
-    first = next((line for line in hunk.old if line.strip()), "")
+    known = set(file.lines)
+    lines = [line for line in hunk.old if line.strip()]
+    first = next((line for line in lines if line not in known), lines[0] if lines else "")
     raise PatchRefused(
         f"{file.path}, hunk {number}: these lines are not in the file: {first[:120]!r}…{_nearest(file, first)}. "
         "Read the file again and copy the lines exactly"

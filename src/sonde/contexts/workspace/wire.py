@@ -18,10 +18,12 @@ from sonde.contexts.workspace.base import (
     CommandResult,
     FileChange,
     FileSlice,
+    Keep,
     Match,
     Matches,
     PathRefused,
     Plan,
+    WriteNote,
 )
 from sonde.contexts.workspace.paths import clean, clean_folder
 from sonde.contexts.workspace.policy import Policy
@@ -57,7 +59,9 @@ class AskEditor(Protocol):
 class WireWorkspace:
     """See `Workspace`."""
 
-    def __init__(self, ask: AskEditor) -> None:
+    def __init__(self, ask: AskEditor, folder: str = "") -> None:
+        self.folder = folder  # as the editor calls it
+        self.keep: Keep = lambda _: None  # hears of what is written before it is
         self._ask = ask
         self._policy = Policy()
         self._applied: list[Plan] = []
@@ -119,8 +123,15 @@ class WireWorkspace:
 
     def apply(self, plan: Plan) -> Applied:
         """Send the plan; the editor asks its user and applies all of it or nothing."""
-        done = self._propose(plan)
-        if done.applied:
+        self.keep(WriteNote(plan=plan))  # the editor asks and writes in one
+        applied = False
+        try:
+            done = self._propose(plan)
+            applied = done.applied
+        finally:
+            if not applied:
+                self.keep(WriteNote(plan=plan.inverse()))
+        if applied:
             self._applied.append(plan)
         return done
 

@@ -11,10 +11,20 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from sonde.contexts.workspace.base import Action, FileChange, Form, PatchRefused, PathRefused, Plan
+from sonde.contexts.workspace.base import (
+    Action,
+    FileChange,
+    Form,
+    Keep,
+    PatchRefused,
+    PathRefused,
+    Plan,
+    WriteNote,
+)
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.text import decode, encode
 from sonde.core.canonical import sha256_text
@@ -123,7 +133,7 @@ class Transaction:
         if failed:
             self.remove_folders(self.folders)
 
-    def remove_folders(self, folders: list[str]) -> None:
+    def remove_folders(self, folders: Sequence[str]) -> None:
         """Remove folders that are empty, the deepest first."""
         for path in reversed(folders):
             with suppress(OSError, PathRefused), self.root.parent(path) as (folder, name):
@@ -152,22 +162,27 @@ def _hidden(folder: int, data: bytes, mode: int, like: os.stat_result | None) ->
     return name
 
 
-def write_plan(root: Root, plan: Plan) -> Transaction:
-    """Apply the plan; on any error nothing has changed. Returns what `undo` needs."""
+def write_plan(root: Root, plan: Plan, keep: Keep = lambda _: None) -> Plan:
+    """Apply the plan; on any error nothing has changed. Returns it with the forms of the files and the folders that were made.
+
+    `keep` hears of it before the first file changes, and of its inverse if it was put back.
+    """
     transaction = Transaction(root)
-    failed = True
+    failed, kept = True, None
     try:
         transaction.stage(plan)
+        changes = tuple(replace(step.change, form=step.form) for step in transaction.steps)
+        full = replace(plan, changes=changes, folders=tuple(transaction.folders))
+        keep(WriteNote(plan=full))
+        kept = full
         transaction.commit()
         failed = False
     except OSError as error:
         raise PatchRefused(f"the files could not be written: {error.strerror or error}") from error
     finally:
         transaction.clear(failed=failed)
-    return transaction
-
-
-def inverse(transaction: Transaction) -> Plan:
-    """The plan that takes a written one back, with the forms that the files had."""
-    changes = tuple(replace(step.change, form=step.form) for step in transaction.steps)
-    return Plan(changes=changes).inverse()
+        if failed and kept is not None:
+            with suppress(OSError):
+                keep(WriteNote(plan=kept.inverse()))
+    transaction.remove_folders(plan.folders)
+    return full

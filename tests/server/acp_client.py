@@ -27,6 +27,9 @@ class Agent:
         )
         self.folder = folder
         self.seen: list[Message] = []
+        self.buffers: dict[str, str] = {}
+        """Unsaved text by path below the folder."""
+        self.file: Callable[[str, Message], Message] = self.serve_file
         self._too_late = threading.Timer(PATIENCE_S, self.process.kill)  # so that a test that waits in vain fails
         self._too_late.daemon = True
         self._too_late.start()
@@ -53,6 +56,8 @@ class Agent:
         for line in self.process.stdout:
             message = json.loads(line)
             self.seen.append(message)
+            if message.get("method", "").startswith("fs/"):
+                self.say(id=message["id"], **self.file(message["method"], message["params"]))
             if wanted(message):
                 return message
         raise AssertionError("the stream ended")
@@ -65,6 +70,22 @@ class Agent:
 
     def permit(self, number: int, option: str) -> None:
         self.say(id=number, result={"outcome": {"outcome": "selected", "optionId": option}})
+
+    def serve_file(self, method: str, params: Message) -> Message:
+        """As an editor does that saves what it writes."""
+        path = Path(params["path"])
+        name = path.relative_to(self.folder).as_posix()
+        if method == "fs/write_text_file":
+            self.buffers.pop(name, None)
+            path.write_bytes(params["content"].encode())
+            return {"result": None}
+        if name not in self.buffers and not path.is_file():
+            return {"error": {"code": -32603, "message": "ENOENT"}}
+        return {"result": {"content": self.buffers.get(name) or path.read_text()}}
+
+    def files(self, method: str) -> list[str]:
+        """The paths that the agent asked for."""
+        return [each["params"]["path"] for each in self.seen if each.get("method") == f"fs/{method}_text_file"]
 
     @property
     def said(self) -> str:

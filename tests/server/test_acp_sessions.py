@@ -127,3 +127,74 @@ def test_input_from_a_file_and_output_to_a_file_are_served_and_no_input_ends_at_
         assert done.stderr == b""
 
     assert [json.loads(line)["id"] for line in answered.read_text().splitlines()] == [1]
+
+
+WRITER = r'''import sys
+patch = """*** Begin Patch
+*** Update File: a.txt
+@@
+-unsaved
++patched
+*** Add File: sub/new.txt
++fresh
+*** Delete File: gone.txt
+*** End Patch"""
+text = sys.stdin.read()
+code = f'print("SAID", apply_patch({patch!r}))' if "apply_patch: " not in text and "SAID" not in text else 'FINAL("Done.")'
+print(f"```python\n{code}\n```")
+'''
+BOTH = {"readTextFile": True, "writeTextFile": True}
+
+
+def test_unsaved_text_is_read_and_changed_through_the_editor_after_a_yes(folder: Path) -> None:
+    (folder / "gone.txt").write_text("old\n")
+    agent = Agent(folder, WRITER)
+    agent.buffers = {"a.txt": "one\nunsaved\n"}
+    agent.prompt(3, agent.session(fs=BOTH))
+    asked = agent.permission()
+    diffs = agent.seen[-1]["params"]["toolCall"]["content"]
+    assert agent.files("write") == []
+
+    agent.permit(asked, "accept")
+    agent.answer(3)
+    assert closed(agent) == 0
+
+    assert [(Path(each["path"]).name, each.get("oldText")) for each in diffs] == [
+        ("a.txt", "one\nunsaved\n"),
+        ("new.txt", None),
+        ("gone.txt", "old\n"),
+    ]
+    assert agent.files("write") == [str(folder / "a.txt"), str(folder / "sub/new.txt")]
+    assert (folder / "a.txt").read_text() == "one\npatched\n"
+    assert (folder / "sub/new.txt").read_text() == "fresh\n"
+    assert not (folder / "gone.txt").exists()
+
+
+def test_a_buffer_that_changes_while_the_question_is_open_is_left_alone(folder: Path) -> None:
+    (folder / "gone.txt").write_text("old\n")
+    agent = Agent(folder, WRITER)
+    agent.buffers = {"a.txt": "one\nunsaved\n"}
+    agent.prompt(3, agent.session(fs=BOTH))
+    asked = agent.permission()
+
+    agent.buffers = {"a.txt": "one\nunsaved\nand typed meanwhile\n"}
+    agent.permit(asked, "accept")
+    agent.answer(3)
+    assert closed(agent) == 0
+
+    assert agent.files("write") == []
+    assert (folder / "gone.txt").exists()
+    assert "changed since it was read" in agent.said
+
+
+def test_an_editor_that_only_reads_is_not_asked_and_files_are_those_on_disk(folder: Path) -> None:
+    (folder / "gone.txt").write_text("old\n")
+    (folder / "a.txt").write_text("one\nunsaved\n")
+    agent = Agent(folder, WRITER)
+    agent.prompt(3, agent.session(fs={"readTextFile": True}))
+    agent.permit(agent.permission(), "accept")
+    agent.answer(3)
+    assert closed(agent) == 0
+
+    assert agent.files("read") == agent.files("write") == []
+    assert (folder / "a.txt").read_text() == "one\npatched\n"

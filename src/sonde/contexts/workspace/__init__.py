@@ -29,6 +29,7 @@ from sonde.contexts.workspace.base import (
     accept,
     reject,
 )
+from sonde.contexts.workspace.buffers import BufferedWorkspace
 from sonde.contexts.workspace.history import WriteLog
 from sonde.contexts.workspace.local import NOT_ENDED, PLAIN, LocalWorkspace
 from sonde.contexts.workspace.masked import MaskedWorkspace
@@ -55,6 +56,7 @@ __all__ = [
     "Applied",
     "Approval",
     "Approve",
+    "BufferedWorkspace",
     "CommandResult",
     "FileSlice",
     "LocalWorkspace",

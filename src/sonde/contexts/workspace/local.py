@@ -131,8 +131,9 @@ class LocalWorkspace:
         found = self.root.read(path, self.policy.check_read)  # the end of a link is judged by its own name
         return None if found is None else decode(path, *found)[0]
 
-    def _readable(self, path: str) -> str | None:
+    def _readable(self, path: str, *, one_of_many: bool = False) -> str | None:
         """The text of a file, also of a PDF or office file, which a patch cannot change."""
+        del one_of_many  # of those that are searched; an editor's files differ
         path = clean(path)
         if not path.lower().endswith(DOCUMENTS):
             return self.text(path)
@@ -151,7 +152,9 @@ class LocalWorkspace:
         if not query:
             raise ToolFault("the query is empty. Example: search('def main')")
         matches: list[Match] = []
-        names = self._searched(path)
+        folder = clean_folder(path or "")
+        is_file = folder and (self.root.path / self.root.real(folder)).is_file()
+        names = (folder,) if is_file else self.list_files(folder)
         run = deadline_in_force()
         for number, name in enumerate(names):
             if run is not None and run.is_over():
@@ -159,7 +162,7 @@ class LocalWorkspace:
                 return Matches(matches=tuple(matches), truncated=note)
             if len(names) == 1 or not name.lower().endswith(DOCUMENTS):
                 with suppress(PathRefused):  # no text
-                    text = plain(self._readable(name) or "")
+                    text = plain(self._readable(name, one_of_many=len(names) > 1) or "")
                     matches += matching_lines(name, text, query, MAX_MATCHES - len(matches))
             if len(matches) >= MAX_MATCHES:
                 note = f"only the first {MAX_MATCHES} matches are shown; search for something rarer or in one folder"
@@ -168,10 +171,6 @@ class LocalWorkspace:
             f"only the first {MAX_FILES:,} files were searched; search one folder" if len(names) >= MAX_FILES else None
         )
         return Matches(matches=tuple(matches), truncated=note)
-
-    def _searched(self, path: str | None) -> tuple[str, ...]:
-        folder = clean_folder(path or "")
-        return (folder,) if folder and (self.root.path / self.root.real(folder)).is_file() else self.list_files(folder)
 
     def apply(self, plan: Plan) -> Applied:
         """Judge every path, ask, and write all or nothing."""
@@ -186,8 +185,11 @@ class LocalWorkspace:
             decision = Approval(accepted=decision)
         if not decision.accepted:
             return rejected(decision)
-        self._applied.append(write_plan(self.root, plan, self.keep))
+        self._applied.append(self._write(plan))
         return Applied(applied=True, summary=plan.summary(), diff=plan.diff())
+
+    def _write(self, plan: Plan) -> Plan:
+        return write_plan(self.root, plan, self.keep)
 
     def changes(self) -> Plan:
         """All that was applied and not taken back, as one plan."""
@@ -198,7 +200,7 @@ class LocalWorkspace:
         if not self._applied:
             raise ToolFault("there is nothing to undo")
         plan = self._applied[-1].inverse()
-        write_plan(self.root, plan, self.keep)
+        self._write(plan)
         self._applied.pop()
         return plan.summary()
 

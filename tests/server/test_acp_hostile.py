@@ -61,7 +61,9 @@ def test_an_option_that_was_not_offered_is_no_yes(agent: Agent) -> None:
     agent.prompt(3, session)
 
     agent.permit(agent.permission(), "accept-everything")
-    agent.permission()  # the refused model tries again
+    agent.say(id=agent.permission(), error={"code": 1, "message": "no"})  # the refused model tries again
+    agent.say(id=agent.permission(), result={"outcome": "accept"})
+    agent.permission()
     agent.cancel(session)
     agent.answer(3)
 

@@ -306,6 +306,8 @@ class PromptTask:
                 answer = asking.result().outcome
         except CancelledError:
             answer = None
+        except (acp.RequestError, ValidationError, ConnectionError):
+            answer, decision = None, Approval(accepted=False, reason="the editor did not ask the user", asked=False)
         if isinstance(answer, AllowedOutcome) and not self.cancelled.is_set():
             self._accept_all = answer.option_id == "accept_all"
             accepted = answer.option_id in ("accept", "accept_all")

@@ -15,6 +15,8 @@ PATCH = '''apply_patch("""*** Begin Patch
 @@
  one
 +two
+*** Add File: b.txt
++new
 *** End Patch""")'''
 
 
@@ -25,7 +27,7 @@ def test_an_edit_replays_without_touching_the_files(tmp_path: Path) -> None:
     steps = [
         'print(read_file("a.txt")["content"])',
         PATCH,
-        'print(read_file("a.txt"))',
+        'print(read_file("a.txt"), read_file("b.txt"))',
         'FINAL("Added two. [a.txt:2]")',
     ]
     done = edit(
@@ -46,8 +48,10 @@ def test_an_edit_that_goes_on_after_a_limit_has_the_variables_and_replays(tmp_pa
     (folder / "a.txt").write_text("one\n")
     first = ScriptedModel(['seen = read_file("a.txt")["content"]\nprint(seen)', PATCH, *['print("more")'] * 2])
     stopped = edit("Add two", folder, approve=accept, model=first, settings=Settings(), runs_dir=runs, max_iterations=3)
-    assert stopped.status == "partial" and stopped.changed == ("a.txt",) and stopped.run_dir is not None
-    second = ScriptedModel(['print(seen, read_file("a.txt")["content"])', 'FINAL("Added two. [a.txt:2]")'])
+    assert stopped.status == "partial" and stopped.changed == ("a.txt", "b.txt") and stopped.run_dir is not None
+    second = ScriptedModel(
+        ['print(seen, read_file("a.txt")["content"], read_file("b.txt"))', 'FINAL("Added two. [a.txt:2]")']
+    )
 
     done = edit(
         "Add two",

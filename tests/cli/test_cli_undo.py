@@ -18,6 +18,7 @@ from cli_program import Shown, call, environment, kept_runs
 
 import sonde
 from sonde.contexts.workspace import accept
+from sonde.core.events import Event, RunStarted
 from sonde.errors import ConfigError
 from sonde.testing import ScriptedModel
 
@@ -250,6 +251,19 @@ def test_the_patches_fit_git_whatever_the_files_are_made_of(folder: Path, monkey
     assert undo(folder, run, work, "--yes").returncode == 0
     assert files(work) == before and (work / "run me.sh").stat().st_mode & 0o777 == 0o755
     assert not (work / "bin").exists()
+
+
+def test_nothing_is_written_where_the_way_back_cannot_be_kept(folder: Path) -> None:
+    def full(event: Event) -> None:
+        if isinstance(event, RunStarted):
+            (run_of(folder) / "writes.jsonl").mkdir()
+
+    before = files(folder)
+    change = patch("*** Update File: kept.txt", "@@", "-TWO", "+Two")
+    done = edited('print(read_file("kept.txt"))', change, FINISH, FINISH, on_event=full)
+
+    assert done.changed == () and files(folder) == before
+    assert "the way back could not be kept" in " ".join(done.gaps)
 
 
 def test_what_commands_change_is_named_and_not_taken_back(folder: Path) -> None:

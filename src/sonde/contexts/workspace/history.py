@@ -64,17 +64,21 @@ class WriteLog:
     keys: SecretForms | None = None
 
     def append(self, written: WriteNote) -> None:
-        """One line, synced to disk; OSError or PatchRefused if it cannot be."""
-        body = msgspec.json.encode(self._kept(written))
-        line = msgspec.json.encode(_Entry(msgspec.Raw(body), self._mark(body))) + b"\n"
-        with os.fdopen(open_to_write(self.folder / WRITES, append=True), "ab") as file:
-            if file.tell() + len(line) > MAX_BYTES:
-                raise PatchRefused(
-                    f"the way back of this run has reached {MAX_BYTES >> 20} MB; nothing more is written"
-                )
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        """One line, synced to disk; PatchRefused if it cannot be, and then nothing may be written."""
+        try:
+            body = msgspec.json.encode(self._kept(written))
+            line = msgspec.json.encode(_Entry(msgspec.Raw(body), self._mark(body))) + b"\n"
+            with os.fdopen(open_to_write(self.folder / WRITES, append=True), "ab") as file:
+                if file.tell() + len(line) > MAX_BYTES:
+                    raise PatchRefused(
+                        f"the way back of this run has reached {MAX_BYTES >> 20} MB, the most that is kept"
+                    )
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except (OSError, ValueError) as error:  # ValueError: half a character, which an editor may send
+            why = getattr(error, "strerror", None) or error
+            raise PatchRefused(f"the way back could not be kept: {why}") from error
 
     def _kept(self, written: WriteNote) -> WriteNote:
         texts = [text for change in written.plan.changes for text in (change.old_text, change.new_text or "")]

@@ -27,6 +27,7 @@ from sonde.contexts.workspace.base import (
     Keep,
     Match,
     Matches,
+    PatchRefused,
     PathRefused,
     Plan,
     WriteNote,
@@ -268,12 +269,16 @@ class LocalWorkspace:
             after = self._stamps()
             changed = [path for path in sorted({**before, **after}) if before.get(path) != after.get(path)]
             if changed:
-                self.keep(WriteNote(by_commands=tuple(changed)))
+                with suppress(PatchRefused):  # the command has run: how it ended is told in any case
+                    self.keep(WriteNote(by_commands=tuple(changed)))
 
     def _stamps(self) -> dict[str, tuple[int, int]]:
         """Size and time of each file that is listed."""
         found: dict[str, tuple[int, int]] = {}
-        for path in self.list_files():
+        files: tuple[str, ...] = ()
+        with suppress(PathRefused):  # a command may have moved the workspace itself
+            files = self.list_files()
+        for path in files:
             with suppress(OSError):  # it has gone meanwhile
                 state = (self.root.path / path).lstat()
                 found[path] = state.st_size, state.st_mtime_ns

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
@@ -21,6 +22,7 @@ from sonde.contexts.workspace.base import (
     Keep,
     Match,
     Matches,
+    PatchRefused,
     PathRefused,
     Plan,
     WriteNote,
@@ -130,7 +132,8 @@ class WireWorkspace:
             applied = done.applied
         finally:
             if not applied:
-                self.keep(WriteNote(plan=plan.inverse()))
+                with suppress(PatchRefused):
+                    self.keep(WriteNote(plan=plan.inverse()))
         if applied:
             self._applied.append(plan)
         return done

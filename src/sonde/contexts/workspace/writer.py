@@ -182,7 +182,7 @@ def write_plan(root: Root, plan: Plan, keep: Keep = lambda _: None) -> Plan:
     finally:
         transaction.clear(failed=failed)
         if failed and kept is not None:
-            with suppress(OSError):
+            with suppress(PatchRefused):
                 keep(WriteNote(plan=kept.inverse()))
     transaction.remove_folders(plan.folders)
     return full

@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial, wraps
@@ -35,7 +35,7 @@ from sonde.api.ask_run import ask
 from sonde.api.consent import is_chosen_server, is_own
 from sonde.api.follow_up import earlier_runs
 from sonde.api.investigations import comply, incident, rca
-from sonde.api.launch import sonde_version
+from sonde.api.launch import mask_of, sonde_version
 from sonde.api.recorded_run import open_run
 from sonde.api.result import Answer, Investigation, Result
 from sonde.api.settings import Settings
@@ -328,13 +328,13 @@ class Tools:
         def work() -> IssueReply:
             with WatchState(state_place(self._settings, None)) as state:
                 if number is not None:
-                    return IssueReply(
-                        issues=[{"title": each.title, **asdict(each)} for each in known_issues(state, number=number)]
+                    return self._issues(
+                        {"title": each.title, **asdict(each)} for each in known_issues(state, number=number)
                     )
                 view = watch_view(state, now=time.time())
             shown = [each for each in view.issues if include_resolved or (each.state != "resolved" and not each.muted)]
-            return IssueReply(
-                issues=[each.row() for each in shown[:LISTED_ISSUES]], behind_s=view.behind_s, outage=view.outage
+            return self._issues(
+                (each.row() for each in shown[:LISTED_ISSUES]), behind_s=view.behind_s, outage=view.outage
             )
 
         return await in_thread(work)
@@ -378,7 +378,15 @@ class Tools:
                     resolve(state, number, release=value)
                 case "reopen":
                     reopen(state, number)
-            return IssueReply(issues=[each.row() for each in known_issues(state, number=number)])
+            return self._issues(each.row() for each in known_issues(state, number=number))
+
+    def _issues(self, rows: Iterable[dict[str, Any]], *, behind_s: float = 0.0, outage: str = "") -> IssueReply:
+        """A model reads there: with --mask it sees placeholders, also of what a watch without it has written."""
+        mask = mask_of(self._settings)
+        shown = list(rows)
+        if mask is not None:
+            shown, outage = mask.lasting([shown, outage])
+        return IssueReply(issues=shown, behind_s=behind_s, outage=outage)
 
     def _earlier(self, run: RunDir) -> tuple[list[Path], dict[str, Any]]:
         """The paths that an earlier run read, and its traces. If it or a run that it continues read elsewhere, it is refused: their

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,6 +29,9 @@ from sonde.watch import lifecycle
 from sonde.watch.issues import KnownIssue, at_rest, known_issues, watch_view
 from sonde.watch.state import WatchState
 from sonde.watch.vitals import Vitals
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 BARS = 60
 LEAD = 5  # bars before the onset
@@ -58,12 +61,14 @@ class IssueBoard:
         source: Source | None = None,
         spans: Callable[[], Mapping[str, int]] | None = None,
         now: Callable[[], float] = time.time,
+        mask: Mask | None = None,
     ) -> None:
-        """`source` is that of the watch, if its user has named it; `spans` counts those of its listener."""
+        """`source` is that of the watch, if its user has named it; `spans` counts those of its listener; `mask` hides people's data."""
         self._state = WatchState(folder)
         self._source = source
         self._looked: dict[tuple[str, ...], Json] = {}
         self._now = now
+        self._hidden: Callable[[Json], Json] = (lambda value: value) if mask is None else mask.lasting
         self._changes = 0
         self._kept: tuple[tuple[int, int], bytes] | None = None
         self.key = secrets.token_urlsafe(24)
@@ -89,7 +94,7 @@ class IssueBoard:
                 for each in view.issues
             ]
             told = {**asdict(view), "happenings": None, "issues": rows, "read_up_to": time_text(view.cursor_us)}
-            self._kept = version, msgspec.json.encode(told)
+            self._kept = version, msgspec.json.encode(self._hidden(told))
         rest = at_rest(self._state, self._now())
         return {
             "watch": msgspec.Raw(self._kept[1]),
@@ -102,7 +107,7 @@ class IssueBoard:
         (found,) = known_issues(self._state, number=number)
         times = [{**asdict(each), "at": time_text(each.at_us)} for each in found.happenings]
         notes = [{**asdict(each), "at": time_text(int(each.at * 1e6))} for each in found.notes]
-        return {
+        shown: Json = {
             **asdict(found),
             **found.row(),
             "trace_ids": found.traces,
@@ -113,6 +118,7 @@ class IssueBoard:
             "changes": self._changed(found),
             "together": self._together(found),
         }
+        return self._hidden(shown)
 
     def looked(self, number: int) -> Json | None:
         """What the source says about an issue: the latest trace that shows it, and the attributes that set its traces apart. None where
@@ -131,7 +137,8 @@ class IssueBoard:
         known = self._looked.get(mine)
         if known is None:
             with closing(self._source.open()) as store:
-                known = {"trace": _picture(store, found), "apart": self._apart(store, self._source, found, mine)}
+                apart = self._apart(store, self._source, found, mine)
+                known = self._hidden({"trace": _picture(store, found), "apart": apart})
             if len(self._looked) >= LOOKED:
                 self._looked.clear()
             self._looked[mine] = known

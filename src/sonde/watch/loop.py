@@ -23,9 +23,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sonde.api.estimate import Estimate, estimate
 from sonde.api.investigations import case_spec
+from sonde.api.launch import mask_of
 from sonde.api.settings import Settings
 from sonde.api.trace_source import Case, Source, project_in
 from sonde.batch.folder import DiskFull
@@ -35,8 +37,9 @@ from sonde.batch.limits import Limiter, SharedLimits
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.contexts.traces.cache import NothingYet
+from sonde.contexts.traces.failure_words import folded
 from sonde.contexts.traces.filestore import FileStore
-from sonde.contexts.traces.groups import AttributeTable, facts_of
+from sonde.contexts.traces.groups import FORM_CHARS, AttributeTable, TraceFacts, facts_of
 from sonde.contexts.traces.prefilter import prefilter, shortened
 from sonde.contexts.traces.rules import sign_of_failure
 from sonde.contexts.traces.span import Span
@@ -45,7 +48,7 @@ from sonde.core.canonical import lapse, plural
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.redaction import redact_text
 from sonde.errors import ConfigError, RunError, ToolFault, ToolResponseInvalid
-from sonde.watch.groups import TraceLook
+from sonde.watch.groups import KINDS, TraceLook
 from sonde.watch.investigations import (
     LONGEST_PAUSE_S,
     Candidate,
@@ -58,6 +61,9 @@ from sonde.watch.investigations import (
 from sonde.watch.issues import KnownIssue, known_issues
 from sonde.watch.lifecycle import LONG_AGO, IssueRules, forget, take_in, take_in_recovered
 from sonde.watch.state import FILE, MOST_ATTEMPTS, ROOM, Happening, StateFull, StateUnusable, WatchState, happenings
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 SECOND_US = 1_000_000
 AHEAD_S = 3_600.0  # for a trace that ends further ahead of our clock no look goes back to where it began
@@ -167,6 +173,11 @@ class TraceWatch:
     """Whether the last look met a trace that ends in the future."""
     _money: str = ""
     _gaps: tuple[str, ...] = ()
+    _mask: Mask | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Settle what hides people's data."""
+        self._mask = mask_of(self.settings)
 
     def start(self) -> str:
         """Check that this state belongs to this source, and count what a killed watch may have spent. What has changed."""
@@ -270,9 +281,13 @@ class TraceWatch:
     def _now(self) -> float:
         return self.clock.utc().timestamp()
 
+    def _hidden(self, value: Any) -> Any:
+        """What the state may hold of a text or of texts."""
+        return value if self._mask is None else self._mask.lasting(value)
+
     def _out(self, error: Exception) -> WatchTurn:
         self._outages = min(self._outages + 1, 20)
-        said = str(error)[:300]
+        said = self._hidden(str(error))[:300]
         behind = max(0.0, self._now() - (self.state.figure("read_at") or self._now()))
         with self.state.transaction():
             self.state.remember("outage", said)
@@ -307,7 +322,7 @@ class TraceWatch:
                         recovered=done.recovered + outcomes["recovered"],
                         behind_s=behind,
                     )
-                gaps = store.skipped()
+                gaps = self._hidden(store.skipped())
         if unread := self.state.number("unreadable"):
             gaps = [*gaps, f"{plural(unread, 'trace')} could not be read"]
         if late := self.state.number("late_traces"):
@@ -518,9 +533,7 @@ class TraceWatch:
             first = prefilter(
                 row.trace_id, store.summaries(row.trace_id), lambda span_id: held.get(span_id) or store.span(span_id)
             )
-            clean = tuple(  # what the state, its readers and people see of it
-                replace(each, message=redact_text(each.message), form=redact_text(each.form)) for each in facts.failures
-            )
+            clean = self._clean(facts)
             mended = {each.span_id: held.get(each.span_id) for each in facts.failures if each.mended}
             labels = {
                 name: sign_of_failure(span).label
@@ -532,7 +545,28 @@ class TraceWatch:
         except (ToolResponseInvalid, *UNREADABLE):
             self.state.remember("unreadable", self.state.number("unreadable") + 1)
             return None
-        return TraceLook(row=row, facts=replace(facts, failures=clean), label=first.verdict.label, labels=labels)
+        return TraceLook(row=row, facts=clean, label=first.verdict.label, labels=labels)
+
+    def _clean(self, facts: TraceFacts) -> TraceFacts:
+        """What the state, its readers and people see of a trace: no secrets, and with --mask no values of people. Placeholders are the same
+        after a restart, so that groups last; those of users, sessions and releases can be told apart.
+        """
+        failures = tuple(
+            replace(each, message=redact_text(each.message), form=redact_text(each.form)) for each in facts.failures
+        )
+        if (mask := self._mask) is None:
+            return replace(facts, failures=failures)
+        shown = mask.lasting([(each.component, each.message) for each in failures])
+        counted = frozenset(key for keys in KINDS.values() for key in keys)
+        kept = [pair for pair in facts.attributes if pair[0] in counted]
+        return replace(
+            facts,
+            failures=tuple(
+                replace(each, component=component, message=said, form=folded(said)[:FORM_CHARS])
+                for each, (component, said) in zip(failures, shown, strict=True)
+            ),
+            attributes=tuple(tuple(pair) for pair in mask.lasting(kept, apart=True)),
+        )
 
     # --- investigating --------------------------------------------------------------------------------------------------------------
 

@@ -233,6 +233,7 @@ def view(
     It listens on this machine only, until Ctrl-C.
     """
     from sonde.api.consent import readable_places
+    from sonde.api.launch import mask_of
     from sonde.api.trace_source import cache_folder
     from sonde.cli.foreground_run import warn_of_stranger
     from sonde.cli.interrupt import soft_stop
@@ -249,10 +250,10 @@ def view(
     named, cache = [shown] if shown else [], cache_folder(settings.environ)
     board = None
     if state is not None:
-        board = IssueBoard(state.absolute())
+        board = IssueBoard(state.absolute(), mask=mask_of(settings))
     elif settings.state_runs is not None and (watched := state_place(settings, None) / FILE).exists():
         try:
-            board = IssueBoard(watched.parent)
+            board = IssueBoard(watched.parent, mask=mask_of(settings))
         except ConfigError as error:  # nobody asked for issues
             print(f"sonde: without issues: {one_line(str(error), 300)}", file=sys.stderr)
     try:

@@ -288,6 +288,7 @@ def _words(flag: str, text: str | None, known: tuple[str, ...]) -> set[str]:
 @contextmanager
 def _messenger(tell: TellOptions, state: WatchState, settings: Settings, stop: Stop) -> Generator[Messenger | None]:
     """Who tells people while the watch runs, if somebody is to be told."""
+    from sonde.api.launch import mask_of
     from sonde.batch.query import span_s
     from sonde.watch.notices import KINDS, TOLD, Messenger, NoticeTarget
 
@@ -313,18 +314,14 @@ def _messenger(tell: TellOptions, state: WatchState, settings: Settings, stop: S
             "put it into SONDE_ON_NEW or --on-new-file FILE",
             file=sys.stderr,
         )
-    hide = str
-    if settings.mask or settings.mask_patterns:
-        from sonde.core.mask import Mask, patterns_of
-
-        hide = Mask(patterns_of(settings.mask_patterns)).hidden
+    mask = mask_of(settings)
     with Messenger(
         state,
         target,
         kinds=sorted(kinds),
         digest_s=digest_s,
         keys=settings.secrets(),
-        hide=hide,
+        hide=str if mask is None else mask.lasting,
         stop=stop,
         said=lambda text: print(f"sonde: {one_line(text, 300)}", file=sys.stderr, flush=True),
     ) as messenger:
@@ -404,6 +401,7 @@ def _page(
 ) -> Generator[ViewerServer]:
     """The page of this watch, to which messages lead. It may read the source, which the user has named."""
     from sonde.api.consent import readable_places
+    from sonde.api.launch import mask_of
     from sonde.api.trace_source import cache_folder
     from sonde.viewer.issues import IssueBoard
     from sonde.viewer.server import ViewerServer
@@ -419,6 +417,7 @@ def _page(
         watching.state.folder.path,
         source=watching.place,
         spans=listener.counts if listener is not None else None,
+        mask=mask_of(settings),
     )
     try:
         server = ViewerServer(

@@ -63,6 +63,8 @@ COPIES = (
     *("~", ".bak", ".backup", ".old", ".orig", ".save", ".copy", ".tmp", ".swp", ".swo", ".rej"),
 )
 
+LONGEST_PATH, DEEPEST = 4_096, 100
+"""Characters and folders of a path that is looked at. A folder of packages within packages has about 30."""
 PRIVATE = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY", "O_NOINHERIT"))
 """How our own files are opened: not through a link, and not for the programs that we start. The last two are Windows' names."""
 _READ = os.O_RDONLY | PRIVATE | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
@@ -75,6 +77,7 @@ _JOURNAL_MARK = bytes.fromhex(
 _OPENAT2 = 437  # the same number on every architecture
 _NO_MAGICLINKS, _NO_SYMLINKS = 0x02, 0x04
 _AT_FDCWD = -100
+TOO_LONG = f"its path has more than {LONGEST_PATH:,} characters or {DEEPEST} folders"
 _NO_FILE = "it is a pipe, socket or device, not a file"
 
 
@@ -107,12 +110,27 @@ def secret_reason(path: str) -> str | None:
     return "it lies in a folder of secrets" if any(plain_name(each) in _SECRET_FOLDERS for each in folders) else None
 
 
+def is_too_long(path: AnyPath) -> bool:
+    """Whether a path has more characters or folders than any that is looked at: each part costs a look at the disk, and whoever wrote
+    the path may have written a million.
+    """
+    text = os.fspath(path)
+    return len(text) > LONGEST_PATH or text.replace(os.sep, "/").count("/") > DEEPEST
+
+
+def followed(path: AnyPath) -> str:
+    """Where a path leads, links followed; `NotPlain` if it is too long."""
+    if is_too_long(path):
+        raise NotPlain(errno.ENAMETOOLONG, TOO_LONG, f"{os.fspath(path)[:80]}…")
+    return os.path.realpath(path)
+
+
 def below(root: AnyPath, place: AnyPath) -> str:
     """Where a path below a root really leads; `NotPlain` says why it is not read from there.
 
     Only the part below the root is judged by its name: the user chose the root.
     """
-    top, real = os.path.realpath(root), os.path.realpath(place)
+    top, real = followed(root), followed(place)
     try:
         inside, written = (os.path.relpath(*each).replace(os.sep, "/") for each in ((real, top), (place, root)))
     except ValueError:  # Windows: another drive

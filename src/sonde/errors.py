@@ -35,6 +35,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+MESSAGE_CHARS = 4_000
+
 
 class ErrorCode(StrEnum):
     """The closed list of codes that a run record may carry."""
@@ -258,6 +260,12 @@ class UsageError(SondeError):
     """The caller's mistake, found before a model or code ran. Exit code 2. An investigation that had asked its source by then (no such
     trace or project, a key that it refuses) leaves a failed run record.
     """
+
+    def __init__(self, message: str, *, stage: str | None = None, retryable: bool | None = None) -> None:
+        if len(message) > MESSAGE_CHARS:  # it repeats what somebody wrote: a path, a name
+            half = MESSAGE_CHARS // 2
+            message = f"{message[:half]} …[{len(message):,} characters]… {message[-half:]}"
+        super().__init__(message, stage=stage, retryable=retryable)
 
 
 class ConfigError(UsageError):

@@ -162,8 +162,14 @@ ARGUMENTS = {
         '{"question":"?","paths":["a.txt"],"schema":' + DEEP + "}",
         '{"question":"?","source":"http://[::1"}',
         r'{"question":"?","continue_from":"\u0000"}',
+        '{"question":"?","paths":["' + "a/" * 400_000 + 'b"]}',
+        '{"question":"?","paths":["a.txt"' + ',"a.txt"' * 200_000 + "]}",
     ],
-    "rca": [r'{"trace_id":"t","source":"\u0000"}', '{"trace_id":"' + "t" * 100_000 + '","source":"a.txt"}'],
+    "rca": [
+        r'{"trace_id":"t","source":"\u0000"}',
+        '{"trace_id":"' + "t" * 100_000 + '","source":"a.txt"}',
+        '{"trace_id":"t","source":"' + "a/" * 400_000 + 'b"}',
+    ],
     "comply": [r'{"trace_id":"t","source":"a.txt","controls":"..\/..\u0000"}', '{"trace_id":["t"],"source":"a.txt"}'],
     "incident": ['{"source":"a.txt","trace_ids":"t"}', r'{"source":"a.txt","start":"\udfff"}'],
     "runs": [r'{"run":"\u0000"}', '{"limit":1.5}', "[]", '{"rum":"last"}'],
@@ -196,7 +202,11 @@ def test_arguments_without_sense_are_answered_in_words_and_the_server_goes_on(vi
 
 @pytest.mark.hostile_long
 @pytest.mark.parametrize(
-    "line", ["{", "[]", "null", "[" * 100_000, '{"id":7}', r'{"jsonrpc":"2.0","id":"\ud800","method":"ping"}']
+    "line",
+    [
+        *("{", "[]", "null", "[" * 100_000, '{"id":7}'),
+        *(f'{{"jsonrpc":"2.0","id":{number},"method":"ping"}}' for number in (r'"\ud800"', "1e400", "1.5")),
+    ],
 )
 def test_a_line_that_is_no_message_is_answered_too(victim: Victim, line: str) -> None:
     with serving(victim) as server:

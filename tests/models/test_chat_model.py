@@ -17,6 +17,7 @@ from sonde.core.deadline import Deadline, SystemClock
 from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models import Message, ModelReply, ModelRequest, ModelSettings, Secret, TokenUsage, open_model
 from sonde.models.base import Model
+from sonde.models.completion import ChatCompletion, read_completion
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
 KEY = "sk-very-secret-0123456789"
@@ -474,3 +475,14 @@ def test_a_hundred_calls_run_at_once() -> None:
 def test_half_a_character_in_the_prompt_does_not_stop_the_call() -> None:
     with ScriptedServer("ok") as server:
         assert ask(server, text="broken \ud83d half").text == "ok"
+
+
+def test_names_that_a_server_chooses_are_short() -> None:
+    long = "x" * 1_000_000
+    body = {"id": long, "model": long, "choices": [{"message": {"content": long}, "finish_reason": long}]}
+    read = ChatCompletion()
+
+    read_completion(json.dumps(body).encode(), read)
+
+    assert [len(name or "") for name in (read.model, read.request_id, read.finish_reason)] == [200] * 3
+    assert read.text == long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from sonde.api.rerun import replay
 from sonde.api.settings import Settings
 from sonde.contexts.files import FilesContext
 from sonde.core.budget import Budget
-from sonde.core.events import Event, HostReturned
+from sonde.core.events import CodeStarted, Event, HostReturned
 from sonde.core.status import RunStatus
+from sonde.errors import ErrorCode
+from sonde.runtime import code_runner
 from sonde.testing import FrozenClock, ScriptedModel, run_in_memory
 
 TEXTS = {"a.txt": "alpha\nbeta is 42\n"}
@@ -58,6 +61,52 @@ def test_a_final_value_of_a_thousand_lists_is_an_error_of_the_code_and_not_the_e
 
     assert answer.status is RunStatus.SUCCEEDED
     assert "nested more than" in model.requests[1].messages[-1].content
+
+
+def blocks(count: int) -> str:
+    return "```python\nx = 1\n```\n" * count
+
+
+def test_the_first_blocks_of_a_reply_run_and_the_model_hears_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text(TEXTS["a.txt"])
+    script = [blocks(5), "print(grep('beta'))", CITED]
+    asked = partial(ask, "?", tmp_path / "a.txt", settings=Settings(), runs_dir=tmp_path / "runs")
+    then = asked(model=ScriptedModel(script))  # as before there was a limit
+    monkeypatch.setattr(code_runner, "MOST_BLOCKS", 3)
+    model = ScriptedModel(script)
+    now = asked(model=model)
+
+    assert "first 3 blocks of a reply ran; the 2 after them did not" in model.requests[1].messages[-1].content
+    for run in (now, then):
+        assert run.run_dir is not None and replay(run.run_dir, settings=Settings()).equal
+
+
+def test_blocks_end_with_the_time_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXTS["a.txt"])
+    clock = FrozenClock()
+    started: list[Event] = []
+
+    def tick(event: Event) -> None:
+        if isinstance(event, CodeStarted):
+            started.append(event)
+            clock.advance(2.0)
+
+    budget = Budget(max_wall_time_sec=9)
+    answer = ask(
+        *("?", tmp_path / "a.txt"),
+        model=ScriptedModel([blocks(40)]),
+        settings=Settings(),
+        runs_dir=tmp_path / "runs",
+        budget=budget,
+        clock=clock,
+        on_event=tick,
+    )
+
+    assert answer.record.error is not None and answer.record.error.code == ErrorCode.WALL_TIME_LIMIT_REACHED
+    assert len(started) == 5
+    assert answer.run_dir is not None and replay(answer.run_dir, settings=Settings()).equal
 
 
 def test_a_loop_of_slow_calls_that_cost_nothing_ends_with_the_time_of_the_run() -> None:

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from sonde.api.keys import KEYS, check, command_spec, unknown
 from sonde.core.budget import Budget
-from sonde.disk import is_mine
+from sonde.disk import is_mine, is_too_long
 from sonde.errors import ConfigError
 from sonde.models.base import SAMPLING, Price
 
@@ -124,7 +124,8 @@ def find_files(environ: Mapping[str, str], cwd: Path) -> list[ConfigFile]:
     def harmless(layer: Mapping[str, Found], prefix: str = "") -> dict[str, Found]:
         risky = {name for name in layer if name in NEEDS_TRUST}
         risky |= {name for name in layer if name == "mask" and layer[name].value is False}
-        if "runs_dir" in layer and not Path(layer["runs_dir"].value).resolve().is_relative_to(project.parent.resolve()):
+        runs = str(layer["runs_dir"].value) if "runs_dir" in layer else ""
+        if runs and (is_too_long(runs) or not Path(runs).resolve().is_relative_to(project.parent.resolve())):
             risky.add("runs_dir")  # prompts and answers are written there
         # It may lower a limit, not raise it: where no price is known, tokens and turns are the only bound on spending.
         most = {name: math.inf if usual[name] is None else usual[name] for name in layer if name in usual}

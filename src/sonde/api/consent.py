@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from sonde.api.config_file import state_folder
 from sonde.api.keys import KEYS, KNOBS
+from sonde.core.canonical import clip
 from sonde.disk import AnyPath, NotPlain, below, is_mine, open_plain, root_of
 from sonde.errors import ConfigError
 from sonde.sandbox.base import Limits
@@ -153,14 +154,15 @@ def require_sources(paths: Iterable[str], within: Sequence[AnyPath]) -> None:
             below("/", path)
         except NotPlain as refused:
             raise ConfigError(
-                f"this run was asked about {path} ({refused.strerror}). If you mean it, name it again: --context {path}"
+                f"this run was asked about {clip(path, 200)} ({refused.strerror}). If you mean it, name it again: --context "
+                f"{clip(path, 200)}"
             ) from None
         try:
             below(root_of(Path.cwd() / path, within), path)
         except NotPlain:
             raise ConfigError(
-                f"this run was not made here by you, and it names {path}, which is neither in its folder nor below the one you are "
-                "in: it is not read. If you trust the run, say --trust-run (in Python trust_run=True)"
+                f"this run was not made here by you, and it names {clip(path, 200)}, which is neither in its folder nor below the one "
+                "you are in: it is not read. If you trust the run, say --trust-run (in Python trust_run=True)"
             ) from None
 
 

@@ -19,7 +19,7 @@ from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.files.file_list import expanded
 from sonde.core.canonical import clip
 from sonde.core.deadline import Deadline, guarded
-from sonde.disk import AnyPath
+from sonde.disk import AnyPath, is_too_long
 from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
 from sonde.runtime.engine import Engine
@@ -27,7 +27,6 @@ from sonde.runtime.run import RunSpec
 from sonde.sandbox.parser_process import ANY_LAYER
 
 STDIN_NAME = "stdin.txt"
-_LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +203,7 @@ def is_path(value: Any) -> bool:
     """A Path, or text that names something on disk, itself or by a glob. Other one-line text without spaces is a mistyped path."""
     if isinstance(value, Path):
         return True
-    if not isinstance(value, str) or "\n" in value or len(value) > _LONGEST_PATH or "\0" in value or not value.strip():
+    if not isinstance(value, str) or "\n" in value or is_too_long(value) or "\0" in value or not value.strip():
         return False
     if any(character.isspace() for character in value):  # prose has spaces, and question marks too
         return is_there(value)

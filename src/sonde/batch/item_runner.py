@@ -31,9 +31,10 @@ from sonde.batch.result import Component, FinishedRun, ItemResult, refused, resu
 from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.span import time_text
+from sonde.core.canonical import clip
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.core.events import AnyEvent, Event, RunEnded
-from sonde.disk import below, root_of
+from sonde.disk import TOO_LONG, below, is_too_long, root_of
 from sonde.engines.ask import ASK
 from sonde.engines.submission import fields_of
 from sonde.errors import ConfigError, SandboxUnavailable, UnexpectedRuntimeError, UsageError
@@ -65,6 +66,9 @@ class Order:
         roots are nobody's business. A manifest may be a stranger's. Controls must be the user's own wherever they lie: their patterns are
         matched against what a mask hides.
         """
+        long = next(filter(is_too_long, (*item.places, *item.fields.get("controls_files", ()))), None)
+        if long is not None:
+            return f"names {clip(long, 200)}, which is not read: {TOO_LONG}"
         tops = [os.path.realpath(root) for root in self.roots]
         for place in item.fields.get("controls_files", ()) if self.roots else ():
             if not any(Path(os.path.normpath(place)).is_relative_to(each) for each in (*self.roots[1:], *tops[1:])):

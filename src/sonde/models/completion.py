@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from sonde.core.canonical import has_too_many_items
+from sonde.core.canonical import clip, has_too_many_items
 from sonde.models.base import OnText, TokenUsage, mend
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_ERROR_BYTES = 1024 * 1024
 SEEN_BYTES = 4096
 MAX_TOKENS = 10**12
+NAME_CHARS = 200
+"""Of a name that a server chooses (model, id, reason of the end): each is recorded with every reply."""
 
 
 class NotACompletion(Exception):
@@ -158,4 +160,4 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _string(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return clip(value, NAME_CHARS) if isinstance(value, str) else None

@@ -17,6 +17,7 @@ from concurrent.futures import CancelledError, Future
 from types import ModuleType
 from typing import Any
 
+from sonde.core.canonical import clip
 from sonde.core.deadline import Deadline
 from sonde.core.redaction import secret_forms
 from sonde.errors import ConfigError, ErrorCode, ModelCallFailed, how_to_install
@@ -35,6 +36,7 @@ from sonde.models.base import (
     prompt_tokens,
     with_schema_note,
 )
+from sonde.models.completion import NAME_CHARS
 from sonde.models.http_errors import advice, describe_error, error_code, is_retryable
 
 ATTEMPT_S = 120.0
@@ -146,7 +148,7 @@ class ProviderModel:
         return ModelReply(
             text=text,
             usage=usage,
-            model=response.model_name or self.name,
+            model=clip(response.model_name or self.name, NAME_CHARS),
             cost_usd=cost_of(self.name, usage, self.price),
             latency_s=deadline.clock.now() - started,
             finish_reason=response.finish_reason,

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 SLOWER, STALLED_S = 10, 60
 """How much longer recorded code may take when it runs again on a slower or busier machine: a factor, and seconds on top."""
 LOST_CHARS = 1500
+MOST_BLOCKS = 50
+"""Of one reply. A block takes milliseconds even if it does nothing."""
 READY_SINCE = 2
 """The journal format since which code has names such as `re` without an import; what was recorded before runs as it did then."""
 
@@ -82,7 +84,16 @@ class Coder:
         """Blocks in order, until one fails or finishes."""
         texts: list[str] = []
         printed: list[str] = []
+        recording = self.run.spec.recording
         for number, code in enumerate(action.blocks, 1):
+            if number > 1 and not recording.words_only and not recording.at(CodeStarted, self.session, turn, number):
+                if number > MOST_BLOCKS:  # what was recorded before there was a limit runs as it did then
+                    texts.append(
+                        feedback.TOO_MANY_BLOCKS.format(most=MOST_BLOCKS, rest=len(action.blocks) - MOST_BLOCKS)
+                    )
+                    break
+                if not recording.strict:  # a replay ends where its recording does
+                    self.host.scope.check_time()
             done = self.host.site.done
             done.clear()
             result = self._block(code, action.reasoning, turn, number)

@@ -165,6 +165,7 @@ NO_CLAIMS = (
 
 FINAL_CLAIMS = '{"claims": [...], "first_failure": 0, "primary_label": "...", "summary": "...", "confidence": 0.8}'
 FINAL_ACTION = '{"type": "finalize", "output": {...}}'
+TOO_MANY_BLOCKS = "Only the first {most} blocks of a reply ran; the {rest:,} after them did not. Write one, and look at what it prints."
 CUT = "Note: your reply was cut at its length limit, so its end is missing. Write shorter blocks."
 LAST_TURN = "This is the last turn you have: finish now with {final_example}; anything else is lost."
 DEADLINE = "Submit deadline: {turns} turns are left. Finish with {final_example} now, with what you have."

@@ -57,6 +57,7 @@ from sonde.core.cancellation import Stop
 from sonde.core.canonical import clip
 from sonde.core.instructions import instructions_in
 from sonde.core.markdown_safety import line, quiet
+from sonde.disk import followed
 from sonde.errors import SondeError, ToolFault
 from sonde.runs.rundir import RunDir
 from sonde.runtime.feedback import instructed_text
@@ -242,8 +243,8 @@ class PromptTask:
         ] = []  # an editor may open and show what is announced: nothing that the guard would refuse
         with suppress(ToolFault, OSError, ValueError, RuntimeError):
             self.session.policy.check_read(path)
-            real, root = (self.session.folder / path).resolve(), self.session.folder.resolve()
-            self.session.policy.check_read(str(real.relative_to(root)))
+            real = Path(followed(self.session.folder / path))
+            self.session.policy.check_read(str(real.relative_to(self.session.folder.resolve())))
             places = [ToolCallLocation(path=str(self.session.folder / path))]
         call = f"call{next(self.session.numbers)}"
         shown = line(visible(title))

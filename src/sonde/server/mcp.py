@@ -28,7 +28,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp_types import CallToolResult, ErrorData, InputRequiredResult, JSONRPCError, ToolAnnotations
+from mcp_types import CallToolResult, ErrorData, InputRequiredResult, JSONRPCError, JSONRPCNotification, ToolAnnotations
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sonde.api.ask_run import ask
@@ -49,6 +49,7 @@ from sonde.core.cancellation import Stop
 from sonde.core.canonical import clip
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.core.events import Event, HostReturned, ModelReplied, RunStarted, SubcallStarted, TurnStarted
+from sonde.disk import TOO_LONG, is_too_long
 from sonde.engines.ask import ASK
 from sonde.errors import ConfigError, SondeError
 from sonde.models.base import Model
@@ -70,6 +71,8 @@ WORK = "tool call"
 LISTED_ISSUES = 200
 MOST_ISSUES = 1_000_000_000
 SHOWN_CHARS = 2000
+MOST_NAMED = 1000
+"""Paths, globs or traces that one call names. A folder or a glob names more."""
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 _ID = r'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,200}")'
 _FIRST_ID = re.compile(rf'\s*\{{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?{_ID}')
@@ -82,12 +85,16 @@ Paths = Annotated[
     list[str],
     Field(
         description="Files, folders and globs inside the working folder, such as ['logs/', 'src/**/*.py']; none if the question is about "
-        "a source of traces."
+        "a source of traces.",
+        max_length=MOST_NAMED,
     ),
 ]
 Exclude = Annotated[
     list[str],
-    Field(description="Globs of files and folders to leave out, as in .gitignore: ['**/*.test.ts', 'vendor/']."),
+    Field(
+        description="Globs of files and folders to leave out, as in .gitignore: ['**/*.test.ts', 'vendor/'].",
+        max_length=MOST_NAMED,
+    ),
 ]
 ReadIgnored = Annotated[bool, Field(description="Read what .gitignore files name, too.")]
 Code = Annotated[
@@ -193,15 +200,6 @@ class Tools:
         continue_from: ContinueFrom = None,
     ) -> ToolReply:
         """Answer a question over files and folders, however large, or over traces (source), with citations that are proved."""
-        inside = [self._inside(path) for path in paths]
-        traces: dict[str, Any] = {"project": project, "start": start, "end": end}
-        traces |= {} if source is None else {"source": self._source(source)}
-        continued = None
-        if continue_from is not None:
-            continued = await in_thread(partial(self._own_run, continue_from))
-            earlier = await in_thread(partial(self._earlier, continued))
-            if not inside and source is None:
-                inside, traces = earlier
         most = self._settings.budget(ASK.budget, ASK.maxima)
         asked = {
             "max_iterations": max_iterations,
@@ -219,10 +217,19 @@ class Tools:
                 )
 
         def work(**hooks: Any) -> Answer:
+            loading = Deadline(SystemClock(), max_wall_time_sec or most.max_wall_time_sec)
+            inside = [self._inside(path) for path in paths]
+            traces: dict[str, Any] = {"project": project, "start": start, "end": end}
+            traces |= {} if source is None else {"source": self._source(source)}
+            continued = None
+            if continue_from is not None:
+                continued = self._own_run(continue_from)
+                earlier = self._earlier(continued)
+                if not inside and source is None:
+                    inside, traces = earlier
             exclusion = Exclusion.of(exclude, gitignore=not read_ignored, here=self._root.path)
             opened = None
             if inside or code:
-                loading = Deadline(SystemClock(), max_wall_time_sec or most.max_wall_time_sec)
                 opened = open_context(inside, within=[self._root.path], code=code, exclusion=exclusion, loading=loading)
             return ask(
                 question,
@@ -252,8 +259,7 @@ class Tools:
     ) -> ToolReply:
         """Find the root cause of a failed trace. The source is a file, a folder or the address of a Phoenix server."""
         self._check_writing(writeback, source)
-        work = partial(rca, trace_id, self._source(source), project=project, writeback=writeback)
-        return await self._investigate(context, work)
+        return await self._investigate(context, partial(rca, trace_id, project=project, writeback=writeback), source)
 
     async def comply(
         self,
@@ -267,8 +273,8 @@ class Tools:
     ) -> ToolReply:
         """Judge a trace against the controls library (`controls` is its version): verdict, findings and evidence."""
         self._check_writing(writeback, source)
-        work = partial(comply, trace_id, self._source(source), project=project, controls=controls, writeback=writeback)
-        return await self._investigate(context, work)
+        work = partial(comply, trace_id, project=project, controls=controls, writeback=writeback)
+        return await self._investigate(context, work, source)
 
     async def incident(
         self,
@@ -278,16 +284,21 @@ class Tools:
         project: Project = None,
         start: From = None,
         end: To = None,
-        trace_ids: Annotated[list[str] | None, Field(description="Only these traces, instead of a window.")] = None,
+        trace_ids: Annotated[
+            list[str] | None, Field(description="Only these traces, instead of a window.", max_length=MOST_NAMED)
+        ] = None,
         writeback: Write = False,
     ) -> ToolReply:
         """Write the dossier of an incident in a window of time (RFC 3339): timeline, representatives, hypotheses, actions."""
         self._check_writing(writeback, source)
         window = {"project": project, "start": start, "end": end, "trace_ids": trace_ids or [], "writeback": writeback}
-        return await self._investigate(context, partial(incident, self._source(source), **window))
+        return await self._investigate(context, partial(incident, **window), source)
 
-    async def _investigate(self, context: Context, work: Callable[..., Investigation]) -> ToolReply:
-        found = await watched(context, partial(work, model=self._model, settings=self._settings, restore=False))
+    async def _investigate(self, context: Context, work: Callable[..., Investigation], source: str) -> ToolReply:
+        def found_in(**hooks: Any) -> Investigation:
+            return work(source=self._source(source), model=self._model, settings=self._settings, restore=False, **hooks)
+
+        found = await watched(context, found_in)
         return _reply(found, list(_refs(found.report).values()), found.report)
 
     async def runs(
@@ -433,6 +444,8 @@ class Tools:
 
     def _inside(self, path: str) -> Path:
         """A path inside the working folder, relative or absolute; secrets are refused by name."""
+        if is_too_long(path):
+            raise ConfigError(f"{clip(path, 200)} is not read: {TOO_LONG}")
         given = Path(path)
         relative = given.relative_to(self._root.path).as_posix() if given.is_relative_to(self._root.path) else path
         if Path(relative).is_absolute() or relative.startswith("~"):
@@ -467,6 +480,10 @@ class ToolServer(MCPServer):
                     async for message in lines:
                         if isinstance(message, Exception):
                             await replies.send(SessionMessage(_unreadable(message)))
+                        elif isinstance(message.message, JSONRPCNotification) and not message.message.method.startswith(
+                            "notifications/"
+                        ):  # a request, if its id were a text or a whole number
+                            await replies.send(SessionMessage(_unreadable(ValueError("a request needs an id"))))
                         else:
                             await forward.send(message)
 

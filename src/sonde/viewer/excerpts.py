@@ -8,12 +8,14 @@ hash. Nothing is fetched from a server: a stranger's run folder must not make th
 from __future__ import annotations
 
 import glob
+import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -36,14 +38,15 @@ from sonde.contexts.traces.views import text_behind, texts_in
 from sonde.core.calls import CallRef, call_text, shown_text
 from sonde.core.canonical import clip, sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt, pointers
-from sonde.disk import AnyPath, below, secret_reason
+from sonde.disk import LONGEST_PATH, AnyPath, below, followed, is_too_long, secret_reason
 from sonde.errors import SondeError
 from sonde.runs.journal import bounded
 
-LONGEST_PATH = 4096
 LARGEST_FILE = 64 << 20
 LARGEST_TRACES = 256 << 20
 TRACE_FILES = 2_000
+STRANGERS_S = 20
+"""How long the sources of a run that was not made here are looked for: it may name any number of them. Then its recording has to do."""
 CARD_CHARS = 100_000
 CALL_TEXT = 400
 CALLS_TRIED = 20
@@ -313,7 +316,10 @@ class _CitedSources:
         """Whether a source was not read because it lies outside."""
         if "mask" in self._settings:  # the sources hold the real values, and the page must not
             start = self._settings = {}
-        self._roots = [each for each in _roots([start.get("input_ref") or {}, self._settings]) if self._allows(each)]
+        self._places = [Path(place).resolve() for place in within]
+        self._until = math.inf if is_trusted(within) else time.monotonic() + STRANGERS_S
+        named = _roots([start.get("input_ref") or {}, self._settings])
+        self._roots = [each for each in dict.fromkeys(named) if not self._is_late() and self._allows(each)]
         self._calls = calls
         self._opened = opened
         self._cache = cache
@@ -324,9 +330,13 @@ class _CitedSources:
             return False
         allowed = False
         with suppress(OSError, ValueError):  # no path at all, or one of links in a circle
-            allowed = any(source.resolve().is_relative_to(Path(place).resolve()) for place in self.within)
+            real = Path(followed(source))
+            allowed = any(real.is_relative_to(place) for place in self._places)
         self.refused = self.refused or not allowed
         return allowed
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._until
 
     def texts(self, citation: Mapping[str, Any]) -> list[tuple[str, Path]] | None:
         """What the cited place holds now, for each file that the path may mean, and where; None if the source is not here."""
@@ -335,13 +345,18 @@ class _CitedSources:
             return self._diffs(str(citation.get("ref")))
         if path:
             end = _line(citation, "end_line")
-            tried = [(file, "", False) for file in _candidates(path, self._roots)]
+            candidates = partial(_candidates, roots=self._roots, is_late=self._is_late)
+            tried = [(file, "", False) for file in candidates(path)]
             for slash in (at for at, sign in enumerate(path[:LONGEST_PATH]) if sign == "/"):
                 if path[:slash].lower().endswith(ARCHIVES):
-                    tried += [(file, path[slash + 1 :], False) for file in _candidates(path[:slash], self._roots)]
+                    tried += [(file, path[slash + 1 :], False) for file in candidates(path[:slash])]
             if path.lower().endswith(PAGE_SUFFIXES):  # runs over source code cite the markup
-                tried += [(file, "", True) for file in _candidates(path, self._roots)]
-            found = [(lines_of(file, start, end, member, as_it_is=raw), file) for file, member, raw in tried]
+                tried += [(file, "", True) for file in candidates(path)]
+            found = [
+                (lines_of(file, start, end, member, as_it_is=raw), file)
+                for file, member, raw in tried
+                if not self._is_late()
+            ]
             return [(text, file) for text, file in found if text is not None] if found and start > 0 else None
         if self.traces is None or citation.get("kind") not in {kind.value for kind in EvidenceKind}:
             return None
@@ -425,19 +440,23 @@ def _roots(places: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
         for name in ("paths", "roots", "root", "workspace"):
             value: Any = source.get(name) or []
             for each in cast("list[Any]", value) if isinstance(value, list) else [value]:
-                if isinstance(each, str) and os.path.isabs(each):  # noqa: PTH117  # text until it is known to be a path
+                if isinstance(each, str) and not is_too_long(each) and os.path.isabs(each):  # noqa: PTH117  # text until it is known to be a path
                     yield Path(each)
 
 
-def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
+def _candidates(path: str, roots: Iterable[Path], is_late: Callable[[], bool]) -> Iterator[Path]:
     """The files that a cited path may mean; each is inside a root, or matches it, even after links are followed."""
     seen: set[Path] = set()
     for root in roots:
         for base in (root, *root.parents):
+            if is_late():
+                return
             with suppress(OSError, ValueError):  # a final value may call anything a path
                 file = root if base == root and root.name == Path(path).name and root.is_file() else base / path
+                if not os.path.lexists(file):  # one look at the disk, and `below` needs one for each folder on the way
+                    continue
                 if glob.has_magic(str(root)):
-                    real = file.resolve()
+                    real = Path(followed(file))
                     fits = glob_pattern(str(root)).fullmatch(str(real).encode()) is not None and not secret_reason(
                         str(real)
                     )

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sonde.contexts.files.exclusion import COSTLY, EXCLUDED, GITIGNORE, IGNORED, Chain, Exclusion, Judge
+from sonde.core.canonical import clip
 from sonde.core.deadline import deadline_in_force
-from sonde.disk import AnyPath, NotPlain, below, root_of, secret_reason
+from sonde.disk import TOO_LONG, AnyPath, NotPlain, below, is_too_long, root_of, secret_reason
 from sonde.errors import ConfigError, ToolFault
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
@@ -156,8 +157,12 @@ def list_sources(
     """
     listing = Listing()
     found: dict[_SourcePath, None] = {}
-    for given in sources:
+    pace = _Pace()
+    for given in dict.fromkeys(sources):
         source = os.fspath(given)
+        pace.step()
+        if is_too_long(source):
+            raise ConfigError(f"{clip(source, 200)!r} is not read: {TOO_LONG}")
         if within and ".." in source.split("/"):
             source = os.path.normpath(source)  # behind a link `..` would lead elsewhere than where it is judged
         if os.path.lexists(source):
@@ -182,7 +187,11 @@ def list_sources(
         for match in files or matches:
             found[_SourcePath(match, os.path.realpath(match), base, matched=os.path.relpath(match, top))] = None
     if within:
-        found = {_judged(place, within): None for place in found if not _is_skipped(listing, place)}
+        kept = [place for place in found if not _is_skipped(listing, place)]
+        found.clear()
+        for place in kept:
+            pace.step()
+            found[_judged(place, within)] = None
     judge = Judge(exclusion or Exclusion())
     folders = {place: None for place in found if place.base is None and Path(place.real).is_dir()}
     for place in (place for place in found if place not in folders):

@@ -37,12 +37,13 @@ from sonde.contexts.workspace.base import (
     rejected,
 )
 from sonde.contexts.workspace.history import net
-from sonde.contexts.workspace.paths import DEEPEST, Root, clean, clean_folder, portable
+from sonde.contexts.workspace.paths import Root, clean, clean_folder, portable
 from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.reach import CLOSED_HINT, confinable, outer_git, reach, reads_git_settings
 from sonde.contexts.workspace.text import decode, plain
 from sonde.contexts.workspace.writer import write_plan
 from sonde.core.deadline import deadline_in_force
+from sonde.disk import DEEPEST
 from sonde.errors import ConfigError, ToolFault
 from sonde.models.process import Program, ProgramEnd, run_process
 

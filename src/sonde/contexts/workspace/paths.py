@@ -19,11 +19,11 @@ from pathlib import Path
 
 from sonde.contexts.workspace.base import PathRefused
 from sonde.contexts.workspace.text import MAX_BYTES
-from sonde.disk import open_exactly
+from sonde.core.canonical import clip
+from sonde.disk import TOO_LONG, is_too_long, open_exactly
 
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-DEEPEST = 100
 EXAMPLE = "use a path inside the workspace, such as 'src/app.py'"
 
 
@@ -31,6 +31,8 @@ def clean(path: str) -> str:
     """The path in its one spelling, relative to the root; PathRefused where its words alone show that it is not safe."""
     if not path.strip():
         raise PathRefused(f"the path is empty; {EXAMPLE}")
+    if is_too_long(path):
+        raise PathRefused(f"{clip(path, 80)!r} is not used: {TOO_LONG}; {EXAMPLE}")
     if any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in path):
         raise PathRefused(f"{path!r} has invisible characters; {EXAMPLE}")
     if path.startswith(("/", "~")) or re.match(r"[A-Za-z]:", path):
@@ -40,10 +42,8 @@ def clean(path: str) -> str:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise PathRefused(f"{path!r} leads upwards; {EXAMPLE}")
-    if len(path) > 4_000 or any(len(part.encode()) > 255 for part in parts):
-        raise PathRefused(f"{path[:80]!r}… is longer than a path can be; {EXAMPLE}")
-    if len(parts) > DEEPEST:
-        raise PathRefused(f"{path[:80]!r}… goes through more than {DEEPEST} folders; {EXAMPLE}")
+    if any(len(part.encode()) > 255 for part in parts):
+        raise PathRefused(f"{clip(path, 80)!r} has a name that is longer than a name can be; {EXAMPLE}")
     if not parts or path.endswith("/"):
         raise PathRefused(f"{path!r} names a folder, not a file; {EXAMPLE}")
     return "/".join(parts)
@@ -84,6 +84,8 @@ class Root:
 
     def real(self, path: str) -> str:
         """Where a path really leads, relative to the root; PathRefused when that is outside."""
+        if is_too_long(path):
+            raise PathRefused(f"{clip(path, 80)!r} is not read: {TOO_LONG}; {EXAMPLE}")
         if "\0" in path:
             raise PathRefused(f"{path!r} holds a zero byte, and no name does; {EXAMPLE}")
         try:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from sonde.disk import read_plain
+from sonde.disk import followed, read_plain
 from sonde.models.process import Confinement
 from sonde.sandbox.worker import confine
 
@@ -121,14 +121,14 @@ def outer_git(root: Path) -> list[str]:
             return [] if folder == root else [str(place)]
         if place.is_file():
             with suppress(OSError, ValueError):
-                target = (folder / _small(place).removeprefix("gitdir:").strip()).resolve()
+                target = Path(followed(folder / _small(place).removeprefix("gitdir:").strip()))
                 if target.parent.name == "worktrees":
                     named, history = _small(target / "gitdir"), target.parents[1]
                 else:
                     settings = (line.partition("=") for line in _small(target / "config").split("\n"))
                     place_of = [value.strip() for key, _, value in settings if key.strip() == "worktree"]
                     named, history = f"{place_of[0]}/.git" if place_of else "", target
-                if (target / named.strip()).resolve() == place.resolve() and not root.is_relative_to(history):
+                if followed(target / named.strip()) == followed(place) and not root.is_relative_to(history):
                     return [str(history)]
             return []
     return []
@@ -147,9 +147,9 @@ def strange_history(repository: Path) -> str:
             named = outer_git(own.parent)
             if not named:
                 return ".git points to a repository that does not name this folder in turn"
-            own, history = (own.parent / _small(place).removeprefix("gitdir:").strip()).resolve(), Path(named[0])
+            own, history = Path(followed(own.parent / _small(place).removeprefix("gitdir:").strip())), Path(named[0])
         with suppress(FileNotFoundError):
-            if (own / _small(own / "commondir").strip()).resolve() != history.resolve():
+            if followed(own / _small(own / "commondir").strip()) != followed(history):
                 return "its commondir points elsewhere"
         for name in ("alternates", "http-alternates"):
             if os.path.lexists(history / "objects/info" / name):

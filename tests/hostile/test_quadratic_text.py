@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from victim import Victim
@@ -10,6 +11,7 @@ from victim import Victim
 from sonde.api.ask_run import ask
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.workspace.reach import outer_git
+from sonde.runtime.feedback import was_shown
 from sonde.testing import ScriptedModel
 
 ANSWERS = {
@@ -20,6 +22,18 @@ ANSWERS = {
     "citations": "'[a.txt:1,' * 20_000",
 }
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def test_whether_thousands_of_cited_lines_were_shown_is_found_in_time() -> None:
+    lines = [f"request {number} of worker\t{number % 13}" for number in range(60_000)]
+    printed = "".join(f"{number}: {line!r}\n" for number, line in enumerate(lines))
+    began = time.process_time()
+
+    assert was_shown("\n".join(lines), printed)
+    assert not was_shown("\n".join([*lines, "request none"]), printed)
+    assert was_shown("\n".join(lines[60:0:-30]), printed)
+    assert not was_shown(lines[-1], printed, late=lambda: True)
+    assert time.process_time() - began < 10  # it was a minute
 
 
 @pytest.mark.hostile_long

@@ -6,7 +6,7 @@ It holds the output, faults with line and fix, changed variables, remarks, and w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from sonde.core.canonical import clip, jsonable
@@ -16,6 +16,7 @@ from sonde.sandbox import ExecResult
 SHOWN_CHARS = 8192
 TABLE_ROWS = 300
 TELLING_CHARS = 8
+NEAR_CHARS = 2_000
 BRIEF_TEXT = 1000
 """In brief, variables with a shorter text are not told: most are left over from a loop."""
 
@@ -78,12 +79,22 @@ def block_text(result: ExecResult, *, number: int, count: int, brief: bool = Fal
     return "\n".join(lines)
 
 
-def was_shown(text: str, printed: str) -> bool:
-    """Whether each line of a text occurs in what was printed, whatever the code put before or after it: also inside a list or as JSON."""
-    return all(
-        line in printed or repr(line)[1:-1] in printed or json.dumps(line, ensure_ascii=False)[1:-1] in printed
-        for line in dict.fromkeys(map(str.strip, text.splitlines()))
-    )
+def was_shown(text: str, printed: str, late: Callable[[], bool] = bool) -> bool:
+    """Whether each line of a text occurs in what was printed, whatever the code put before or after it: also inside a list or as JSON.
+    No, if it is `late` before all of them are found.
+
+    Lines mostly follow each other there too, so each is looked for near the one before it first.
+    """
+    at = 0
+    for line in dict.fromkeys(map(str.strip, text.splitlines())):
+        forms = (line, repr(line)[1:-1], json.dumps(line, ensure_ascii=False)[1:-1])
+        near = max(printed.find(form, at, at + len(form) + NEAR_CHARS) for form in forms)
+        if near < 0 and not late():
+            near = next((found for form in forms if (found := printed.find(form)) >= 0), -1)
+        if near < 0:
+            return False
+        at = near
+    return True
 
 
 def table_was_shown(result: Any, printed: str) -> bool:

@@ -201,7 +201,9 @@ def _unseen(session: Session, conclusion: Conclusion) -> tuple[dict[str, str], d
                 if lacking == []:
                     continue
                 missing |= {citation.place: lacking} if lacking else {}
-        if (since or not seen) and not was_shown(text, printed):
+        if (since or not seen) and not was_shown(text, printed, prover.late):
+            if prover.late():
+                return found, missing, [each.place for each in conclusion.citations[number:]]
             found[citation.place] = text
     return found, missing, []
 

@@ -447,7 +447,7 @@ def _roots(places: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
 def _candidates(path: str, roots: Iterable[Path], is_late: Callable[[], bool]) -> Iterator[Path]:
     """The files that a cited path may mean; each is inside a root, or matches it, even after links are followed."""
     seen: set[Path] = set()
-    for root in roots:
+    for root in () if is_too_long(path) else roots:
         for base in (root, *root.parents):
             if is_late():
                 return

@@ -331,7 +331,7 @@ def unpacked(reply: httpx2.Response) -> Iterator[bytes]:
     """
     encoding = reply.headers.get("content-encoding", "identity").strip().lower()
     if encoding in {"", "identity"}:
-        yield from reply.iter_raw()
+        yield from reply.iter_bytes()
         return
     if encoding not in {"gzip", "x-gzip"}:
         raise httpx2.DecodingError(f"the reply is packed as {encoding:.40}, where gzip was asked for")

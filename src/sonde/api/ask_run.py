@@ -6,12 +6,14 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 
 from sonde.api.follow_up import continued, continued_mask
 from sonde.api.launch import RunOptions, budget_of, launch, mask_of, model_names, spec_of
@@ -27,14 +29,12 @@ from sonde.runtime.run import RunSpec
 from sonde.sandbox import Limits
 from sonde.tools import tool
 
-Schema = type[BaseModel] | Mapping[str, Any]
-
 
 def ask(
     question: str,
     *context: Any,
     tools: Sequence[Callable[..., Any]] = (),
-    schema: Schema | None = None,
+    schema: Any = None,
     code: bool = False,
     exclude: Sequence[str] = (),
     gitignore: bool = True,
@@ -56,7 +56,7 @@ def ask(
     question       what you want to know
     context        paths, globs, text of several words, or one value (a dict, a list, a data frame); nothing: the question alone
     tools          functions of yours that the code may call; their type hints and docstrings are shown to the model
-    schema         the form of the value: a pydantic model or a JSON schema
+    schema         the form of the value: a pydantic model, another type (a dataclass, list[int]) or a JSON schema
     code           read source code by its symbols (functions, classes, callers) as well as by its lines: of paths, of a text (taken
                    for Python), or of a dict of texts by file name
     exclude        globs of files and folders to leave out, as in .gitignore: "**/*.test.ts", "vendor/"
@@ -84,8 +84,8 @@ def ask(
     packages       installed packages that the code may import: numpy, pandas
     mode           the form of the model's replies: code, actions, guided (questions only), or auto: what suits the model
     runs_dir       where the run's folder is made; None: the one of the settings, else as docs/runs.md says
-    on_event       called with every event of the run
-    on_text        called with the session's path and each piece of text as a model streams it
+    on_event       called with every event of the run; if it raises, the journal notes it, and it is not called again
+    on_text        called with the session's path and each piece of text as a model streams it; the same holds
     cancel         a threading.Event that stops the run softly: it ends with the best it has and a complete record
     settings       Settings instead of those of the environment and sonde.toml
     clock          where the run's time comes from
@@ -97,13 +97,16 @@ def ask(
     restore        False: the result of a masked run keeps the placeholders, for example because another model reads it
     """
     settings = options.get("settings") or load_settings()
+    if callable(tools):
+        raise ConfigError("tools is a list of functions: tools=[lookup], and not tools=lookup")
+    form = None if schema is None or isinstance(schema, Mapping) else _form_of(schema)
     with question_spec(
         question,
         context,
         settings,
         options,
         tools=tools,
-        schema=schema.model_json_schema() if isinstance(schema, type) else schema,
+        schema=cast("Mapping[str, Any] | None", schema) if form is None else form.json_schema(),
         code=code,
         exclusion=Exclusion.of(exclude, gitignore=gitignore),
         citations=citations,
@@ -118,12 +121,21 @@ def ask(
     ) as spec:
         answer = launch(spec, settings)
     assert isinstance(answer, Answer)
-    if isinstance(schema, type) and answer.value is not None:
+    if form is not None and answer.value is not None:
         try:
-            answer = replace(answer, value=schema.model_validate(answer.value))
+            answer = replace(answer, value=form.validate_python(answer.value))
         except ValidationError:  # a partial run may hold a value that does not fit; it stays as data
             pass
     return answer
+
+
+def _form_of(schema: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(schema)
+    except (PydanticUserError, TypeError, NameError):
+        raise ConfigError(
+            f"schema is a JSON schema, a pydantic model or a type such as list[int], and not {schema!r:.100}"
+        ) from None
 
 
 @contextmanager
@@ -195,11 +207,13 @@ def ask_spec(
 
 
 async def aask(question: str, *context: Any, **options: Any) -> Answer:
-    """`ask` for asynchronous programs: the run goes on in a thread; cancelling the task stops the run softly."""
+    """`ask` for asynchronous programs: the run goes on in a thread of its own; cancelling the task stops the run softly."""
     cancel: threading.Event = options.pop("cancel", None) or Stop()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="sonde-ask")  # the loop's own are few, and for others
     work = asyncio.get_running_loop().run_in_executor(
-        None, functools.partial(ask, question, *context, cancel=cancel, **options)
+        thread, functools.partial(ask, question, *context, cancel=cancel, **options)
     )
+    thread.shutdown(wait=False)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

@@ -37,7 +37,7 @@ from sonde.contexts.workspace.paths import clean_folder
 from sonde.contexts.workspace.reach import NOT_CONFINED, confinable
 from sonde.core.deadline import PatientClock, SystemClock
 from sonde.engines.edit import EDIT
-from sonde.errors import ConfigError, ToolFault
+from sonde.errors import ConfigError, SondeError, ToolFault
 from sonde.runs.rundir import RunDir, places_of, run_ids
 from sonde.runtime.run import NO_MODEL
 
@@ -114,9 +114,20 @@ def edit(
         without = parsed_without("kernel", unsafe=options.get("unsafe", False), without=options.get("without", ""))
         waiting = nullcontext  # only while the user is asked; the work on a plan is the run's time
 
+        if not callable(approve):
+            raise ConfigError("approve is a function that gets each plan and says yes or no: approve=lambda plan: True")
+
         def asked(plan: Plan) -> Approval | bool:
-            with patient.waiting():
-                return approve(plan)
+            try:
+                with patient.waiting():
+                    said: Any = approve(plan)
+            except SondeError:
+                raise
+            except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is no approval
+                return Approval(accepted=False, reason=f"`approve` failed with {error!r:.200}", asked=False)
+            if isinstance(said, Approval | bool):
+                return said
+            return Approval(accepted=False, reason=f"`approve` returned {said!r:.100}, not True or False", asked=False)
 
         workspace = LocalWorkspace(
             root, approve=asked, policy=policy, environment=command_environment(), without=without

@@ -105,6 +105,10 @@ def budget_of(engine: Engine, settings: Settings, options: Mapping[str, Any]) ->
     given = {name: value for name, value in options.items() if value is not None}
     budget = settings.budget(engine.budget, engine.maxima)
     if "budget" in given:  # one that a caller gives must fit the contract as a whole
+        if not isinstance(given["budget"], Budget):
+            raise ConfigError(
+                "budget is a sonde.Budget, for example Budget(max_iterations=5); or give max_iterations=5 alone"
+            )
         budget = given["budget"].override(engine.maxima, **given["budget"].as_dict())
     return budget.override(
         engine.maxima, **{name: given[name] for name in Budget.__dataclass_fields__ if name in given}
@@ -416,7 +420,14 @@ def opened_models(spec: RunSpec, settings: Settings) -> Generator[tuple[Model | 
 
 
 def _open(model: str | Model | None, settings: Settings, stack: ExitStack) -> Model | None:
-    if model is None or not isinstance(model, str):
+    if model is None:
+        return None
+    if not isinstance(model, str):
+        if not isinstance(getattr(model, "name", None), str) or not callable(getattr(model, "complete", None)):
+            raise ConfigError(
+                f"{model!r:.80} is no model: give a text such as openai:gpt-4o-mini, or an object with `name` and `complete` "
+                "(docs/add-a-model.md)"
+            )
         return model
     choice = settings.choose(model)
     opened = open_model(choice.spec, choice.settings)

@@ -10,19 +10,19 @@ import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import clip, hash_value, plural, sha256_text
-from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied, SubcallEnded
+from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied, Noted, SubcallEnded
 from sonde.core.redaction import REMOVED, is_same_but_for_keys
 from sonde.core.usage import used_by
 from sonde.errors import (
     BudgetExceeded,
     Cancelled,
+    ConfigError,
     ModelCallFailed,
     RecursionLimitReached,
     SondeError,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 KEPT_CHARS = 2000  # of a reply for which the journal has no room
 LEAST_OUTPUT = 256  # tokens: a block of code or a short answer
+ON_TEXT = "on_text"
 FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
 
 
@@ -321,9 +322,18 @@ def _complete(run: Run, scope: Scope, model: Model, request: ModelRequest, quest
     ends a sub-call as any failure does; only in the root session is it an error of the whole run.
     """
     heard = run.spec.on_text
-    on_text = None if heard is None else partial(heard, question.session)
+
+    def on_text(piece: str) -> None:
+        if heard is None or ON_TEXT in run.noted:
+            return
+        try:
+            heard(question.session, piece)
+        except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises must not end the run
+            run.noted.add(ON_TEXT)
+            run.emit(Noted(text=f"on_text failed and is not called again: {error!r:.300}", level="warning"))
+
     try:
-        return model.complete(request, deadline=scope.deadline, on_text=on_text)
+        reply: Any = model.complete(request, deadline=scope.deadline, on_text=on_text if heard else None)
     except SondeError:
         raise
     except Exception as error:  # foreign code: whatever it raises is an attempt that gave no reply
@@ -334,6 +344,11 @@ def _complete(run: Run, scope: Scope, model: Model, request: ModelRequest, quest
     except KeyboardInterrupt:
         run.cancel.set()
         raise interrupted(model.name, prompt_tokens(request)) from None
+    if not isinstance(reply, ModelReply):
+        raise ConfigError(
+            f"{model.name} returned a {type(reply).__name__}; `complete` returns a sonde.models.ModelReply"
+        )
+    return reply
 
 
 def _give_back(scope: Scope, seconds: float) -> None:

@@ -150,10 +150,9 @@ class TraceClient:
             self._in_vain += 1
             try:
                 reply = self._reply(method, path, sent, body, self._timeout(problem))
-            except httpx2.DecodingError as failure:
-                raise ToolResponseInvalid(f"the reply of {self.product} at {path} cannot be read: {failure}") from None
             except httpx2.RequestError as failure:
-                problem = f"{type(failure).__name__} at {method} {path}"
+                why = f": {failure}" if isinstance(failure, httpx2.DecodingError) else ""
+                problem = f"{type(failure).__name__} at {method} {path}{why}"
                 continue
             except (httpx2.InvalidURL, UnicodeError):
                 raise ToolFault(

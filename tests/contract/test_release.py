@@ -58,7 +58,7 @@ def test_the_sums_are_those_of_every_other_file(built: Path) -> None:
 def test_the_changelog_is_that_of_the_version(built: Path) -> None:
     text = (built / f"CHANGELOG-{NUMBER}.md").read_text()
 
-    assert text.startswith(f"# sonde {NUMBER}\n\n- ")
+    assert text.startswith(f"# sonde {NUMBER}\n\n### New\n")
     assert "\n## " not in text
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 WRITES, PATCH, UNDO, UNDONE = "writes.jsonl", "edit.patch", "undo.patch", "undone"
 MASKED = "the run was masked, and its folder keeps no real values"
+HIDDEN_NAME = "a file whose name is masked"
 HOLDS_KEY = "a key of yours stands in a file that it wrote, and no run folder keeps one"
 MAX_BYTES = 256 << 20
 SHOWN = 120
@@ -87,7 +88,12 @@ class WriteLog:
             why = HOLDS_KEY
         if not why:
             return written
-        name: Callable[[str], str] = str if self.mask is None else self.mask.hidden_name
+
+        def name(
+            path: str,
+        ) -> str:  # beside other words a value may be found in part only, so such a name is left out whole
+            return path if self.mask is None or self.mask.hidden_name(path) == path else HIDDEN_NAME
+
         changes = tuple(
             FileChange(path=name(each.path), action=each.action, target=each.target and name(each.target))
             for each in written.plan.changes

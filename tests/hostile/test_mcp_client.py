@@ -151,7 +151,7 @@ ARGUMENTS = {
         r'{"question":"?","paths":["a\u0000b"]}',
         r'{"question":"?","paths":["a\ud800"]}',
         r'{"question":"half a pair \ud83d","paths":["a.txt"]}',
-        '{"question":"?","paths":"a.txt"}',
+        '{"question":"?","paths":5}',
         '{"question":5}',
         "{}",
         '{"question":"?","paths":["a.txt"],"max_cost":1}',

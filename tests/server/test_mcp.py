@@ -77,6 +77,24 @@ def test_ask_returns_the_cited_answer_and_the_path_of_the_run(folder: Path) -> N
     assert found["usage"]["cost_usd"] is None and found["usage"]["unpriced"] == 2
 
 
+def test_a_cited_file_is_named_from_the_folder_of_the_server_and_one_path_needs_no_list(folder: Path) -> None:
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "notes.txt").rename(folder / "deep" / "er" / "notes.txt")
+
+    result = call(folder, ScriptedModel([READ, FINISH]), "ask", question="Which service?", paths="deep/er")
+
+    cited = result.structured_content["citations"][0]
+    assert (cited["path"], cited["file"]) == ("notes.txt", "deep/er/notes.txt")
+
+
+def test_a_question_about_nothing_asks_no_model(folder: Path) -> None:
+    model = ScriptedModel([FINISH])
+
+    result = call(folder, model, "ask", question="Which service?")
+
+    assert result.is_error and "give paths" in result.content[0].text and not model.requests
+
+
 def test_a_model_that_calls_gets_the_placeholders_of_a_masked_run(folder: Path) -> None:
     (folder / "notes.txt").write_text("first line\nservice of jane@corp.com\n")
     model = ScriptedModel([READ, 'FINAL("It is <email-1>. [notes.txt:2]")'])

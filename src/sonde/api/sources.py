@@ -64,6 +64,15 @@ class Opened:
         )
 
 
+def cited_file(path: str, roots: Sequence[Path]) -> Path | None:
+    """The file that an answer over these folders and files cites; None if it is not there as a file, as in an archive."""
+    # The path may be below one of the asked folders, one of the asked files, or complete in itself.
+    candidates = [root / path for root in roots if root.is_dir()]
+    candidates += [root for root in roots if root.name == Path(path).name]
+    candidates += [root.parent / path for root in roots]
+    return next((each.resolve() for each in (*candidates, Path(path)) if each.is_file()), None)
+
+
 def parsed_without(backend: str, *, unsafe: bool, without: str) -> str:
     """The layer that parsers of documents may lack, in a run with these options."""
     return ANY_LAYER if unsafe or backend != "kernel" else without

@@ -313,11 +313,9 @@ def _place(citation: Citation, roots: Sequence[Path], *, linked: bool) -> str:
     shown = one_line(citation.heading, 400)
     if not linked:
         return shown
-    # The path may be below one of the asked folders, one of the asked files, or complete in itself.
-    candidates = [root / citation.path for root in roots if root.is_dir()]
-    candidates += [root for root in roots if root.name == Path(citation.path).name]
-    candidates += [root.parent / citation.path for root in roots]
-    target = next((each.resolve() for each in (*candidates, Path(citation.path)) if each.is_file()), None)
+    from sonde.api.sources import cited_file  # loaded by now, where a question was asked
+
+    target = cited_file(citation.path, roots)
     return link(shown, target, citation.start_line) if target else shown
 
 

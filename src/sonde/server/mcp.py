@@ -29,7 +29,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types import CallToolResult, ErrorData, InputRequiredResult, JSONRPCError, JSONRPCNotification, ToolAnnotations
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sonde.api.ask_run import ask
 from sonde.api.consent import is_chosen_server, is_own
@@ -39,7 +39,7 @@ from sonde.api.launch import mask_of, sonde_version
 from sonde.api.recorded_run import open_run
 from sonde.api.result import Answer, Investigation, Result
 from sonde.api.settings import Settings
-from sonde.api.sources import open_context
+from sonde.api.sources import cited_file, open_context
 from sonde.contexts.files.exclusion import Exclusion
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.store import server_of
@@ -83,6 +83,7 @@ GRACE_S = 1.0
 Question = Annotated[str, Field(description="What to find out, in one or more sentences.")]
 Paths = Annotated[
     list[str],
+    BeforeValidator(lambda given: [given] if isinstance(given, str) else given),  # as models often send one
     Field(
         description="Files, folders and globs inside the working folder, such as ['logs/', 'src/**/*.py']; none if the question is about "
         "a source of traces.",
@@ -216,6 +217,10 @@ class Tools:
                     f"they can start the server with SONDE_{name.upper()} set higher"
                 )
 
+        if not paths and source is None and continue_from is None and not code:
+            raise ConfigError("there is nothing to ask about: give paths, such as ['src/'], or a source of traces")
+        roots: list[Path] = []
+
         def work(**hooks: Any) -> Answer:
             loading = Deadline(SystemClock(), max_wall_time_sec or most.max_wall_time_sec)
             inside = [self._inside(path) for path in paths]
@@ -227,6 +232,7 @@ class Tools:
                 earlier = self._earlier(continued)
                 if not inside and source is None:
                     inside, traces = earlier
+            roots.extend(self._root.path / path for path in inside)
             exclusion = Exclusion.of(exclude, gitignore=not read_ignored, here=self._root.path)
             opened = None
             if inside or code:
@@ -246,7 +252,13 @@ class Tools:
             )
 
         answer = await watched(context, work)
-        reply = _reply(answer, [each.model_dump(mode="json") for each in answer.citations])
+        cited: list[dict[str, Any]] = []
+        for each in answer.citations:
+            file = cited_file(each.path, roots) if each.path and mask_of(self._settings) is None else None
+            here = file is not None and file.is_relative_to(self._root.path)
+            row = each.model_dump(mode="json")
+            cited.append({**row, "file": file.relative_to(self._root.path).as_posix()} if file and here else row)
+        reply = _reply(answer, cited)
         return reply.model_copy(update={"value": answer.value}) if schema is not None else reply
 
     async def rca(

@@ -333,4 +333,4 @@ def test_a_masked_run_hears_neither_the_words_nor_the_name_of_a_broken_document(
         said += [fault.value.message, repr(call(context, "file_info", path).result)]
 
     assert not [words for words in said if "C-" in words or "5678" in words or "owes" in words]
-    assert sum("cannot be read" in words for words in said) == 7
+    assert sum("cannot be read" in words for words in said) == 7, said

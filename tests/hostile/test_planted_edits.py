@@ -77,6 +77,9 @@ STARTERS = [
         "lib/usercustomize/x.py",
         "pylintrc",
         ".eslintrc.js",
+        ".eslintrc.json",
+        ".prettierrc",
+        "hie.yaml",
         ".github/hooks/x.json",
         ".xonshrc",
     ),
@@ -97,7 +100,7 @@ STARTERS = [
     ),
     *(".ipython/profile_default/startup/x.py", ".bazelrc", ".bundle/config", "githooks/pre-commit", ".emacs"),
 ]
-FINE = ("b.txt", "env/b.txt", "mise/b.txt", "b~", ".prettierrc", ".eslintrc.json", ".nvmrc", "config/b.txt")
+FINE = ("b.txt", "env/b.txt", "mise/b.txt", "b~", ".jshintrc", ".nvmrc", "config/b.txt")
 SPELLINGS = [
     ".VSCODE/tasks.json",
     ".vscode./tasks.json",

@@ -19,9 +19,8 @@ const COPIES = [
   ...["~", ".bak", ".backup", ".old", ".orig", ".save", ".copy", ".tmp", ".swp", ".swo", ".rej"],
 ];
 const HARMLESS = [
-  ...[".env.example", ".env.sample", ".env.template", "*.pub"],
-  ...[".eslintrc", ".prettierrc", ".babelrc", ".browserslistrc", ".stylelintrc", ".nvmrc", ".swcrc"],
-  ...[".jshintrc", ".markdownlintrc", ".commitlintrc", ".coveragerc", ".nycrc"],
+  ...[".env.example", ".env.sample", ".env.template", "*.pub", ".browserslistrc", ".nvmrc"],
+  ...[".jshintrc", ".markdownlintrc", ".coveragerc"],
 ];
 const STARTS_PROGRAMS = [
   ...[
@@ -78,6 +77,7 @@ const STARTS_PROGRAMS = [
   ...["prettier.config.*", "stylelint.config.*", ".rubocop*", "lint-staged.config.*", ".cargo-husky", "hk.pkl"],
   ...["captainhook.json", "grumphp.yml*", ".codesandbox", ".replit", ".renviron", "renv/activate.r", "startup.m"],
   ...[".erlang", ".perldb", ".julia", ".logout", "*profile.ps1", "rust-analyzer.toml", ".rust-analyzer.toml", ".bsp"],
+  ...[".eslintrc*", ".prettierrc*", ".stylelintrc*", ".babelrc*", ".commitlintrc*", "hie.yaml", ".php-cs-fixer*"],
   ...[".neoconf.json*", ".nlsp-settings", "pylintrc.toml", ".pylintrc.toml", "_vimrc", "_gvimrc"],
 ];
 const SHORT_NAME = /^[^.~]{1,8}~[0-9]+(\.[^.]{0,3})?$/; // `VSCODE~1` is `.vscode` to Windows

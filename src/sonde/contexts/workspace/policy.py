@@ -42,10 +42,9 @@ SECRETS = (
     *("*.token", "token", "tokens.json", "service-account*.json", "*.tfstate", "*.tfvars", "*.tfvars.json"),
 )  # what `sonde.disk` always refuses, but for `shadow`, which is also a good name for a folder; the extension has the same list
 HARMLESS = (
-    *(".env.example", ".env.sample", ".env.template", "*.pub", ".eslintrc", ".prettierrc", ".babelrc"),
-    *(".browserslistrc", ".stylelintrc", ".nvmrc", ".swcrc", ".jshintrc", ".markdownlintrc", ".commitlintrc"),
-    *(".coveragerc", ".nycrc"),
-)  # examples, public keys, and settings of linters and the like, which hold data
+    *(".env.example", ".env.sample", ".env.template", "*.pub", ".browserslistrc", ".nvmrc"),
+    *(".jshintrc", ".markdownlintrc", ".coveragerc"),
+)  # examples, public keys, and settings that hold data and name no plugin
 STARTS_PROGRAMS = (
     *(".*rc", ".*rc.js", ".*rc.cjs", ".*rc.mjs", ".*rc.ts", ".*rc.py", "pylintrc", ".config", ".local", ".bash*"),
     *(".zsh*", ".profile", ".zprofile", ".login", ".zlog*", ".xsession*", ".xprofile", ".gitconfig", ".tmux*"),
@@ -78,6 +77,7 @@ STARTS_PROGRAMS = (
     *("prettier.config.*", "stylelint.config.*", ".rubocop*", "lint-staged.config.*", ".cargo-husky", "hk.pkl"),
     *("captainhook.json", "grumphp.yml*", ".codesandbox", ".replit", ".renviron", "renv/activate.r", "startup.m"),
     *(".erlang", ".perldb", ".julia", ".logout", "*profile.ps1", "rust-analyzer.toml", ".rust-analyzer.toml", ".bsp"),
+    *(".eslintrc*", ".prettierrc*", ".stylelintrc*", ".babelrc*", ".commitlintrc*", "hie.yaml", ".php-cs-fixer*"),
     *(".neoconf.json*", ".nlsp-settings", "pylintrc.toml", ".pylintrc.toml", "_vimrc", "_gvimrc"),
 )  # editors, shells, assistants, package managers and git start what these hold or name, without asking again
 SHORT_NAME = re.compile(r"[^.~]{1,8}~[0-9]+(\.[^.]{0,3})?")  # `VSCODE~1` is `.vscode` to Windows

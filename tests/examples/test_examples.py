@@ -134,6 +134,42 @@ def test_record_to_pandas_prints_runs_and_events(tmp_path: Path) -> None:
     assert "model_replied" in shown
 
 
+def test_rollouts_writes_conversations_with_rewards(tmp_path: Path) -> None:
+    shown = run_example("rollouts.py", "lines.jsonl", "4", cwd=tmp_path)
+    lines = [json.loads(each) for each in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    roots = [each for each in lines if each["session"] == "root"]
+
+    assert len(shown.splitlines()) == len(roots) == 12
+    assert {len(each["turns"]) for each in roots if each["reward"] > 1} == {2}  # looked, then cited
+    assert {len(each["turns"]) for each in roots if each["reward"] < 0} == {1}  # guessed
+    assert any(each["session"] == "root/1.2" for each in lines)
+    assert all(each["messages"][turn["message"]]["role"] == "assistant" for each in lines for turn in each["turns"])
+    assert all((tmp_path / each["run"] / "run_record.json").exists() for each in lines)
+
+
+FOLDED = """
+import rollouts, sonde
+from sonde.errors import ModelCallFailed
+from sonde.testing import ScriptedModel
+step = "  First I look.\\n```python\\nprint('x' * 3000)\\n```\\nDone. "
+long = ModelCallFailed("the prompt is too long", retryable=False, too_long=True)
+model, heard = ScriptedModel([*[step] * 6, long, step, "```python\\nFINAL('x')\\n```"]), rollouts.Conversations()
+sonde.ask("What?", "some text here", model=model, citations=False, on_event=heard.hear, in_memory=True)
+seen = [[{"role": each.role, "content": each.content} for each in asked.messages] for asked in model.requests]
+del seen[6]
+told = [talk["messages"][: turn["message"]] for talk in heard.all for turn in talk["turns"]]
+print(seen == told, len(heard.all) > 1)
+"""
+
+
+def test_rollouts_hear_every_prompt_as_the_policy_saw_it_also_after_a_fold(tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text(FOLDED)
+
+    shown = run_example(str(tmp_path / "client.py"), cwd=tmp_path, PYTHONPATH=str(EXAMPLES))
+
+    assert shown.strip() == "True True"
+
+
 def test_web_app_answers_and_refuses(tmp_path: Path) -> None:
     script = "from fastapi.testclient import TestClient; import web_app; c = TestClient(web_app.app); "
     script += "print(c.get('/ask', params={'question': 'What failed?'}).json()); "
@@ -173,7 +209,17 @@ def test_web_app_stops_a_run_whose_client_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["batch", "command_models", "local_server", "mcp_client", "phoenix_rca", "record_to_pandas", "typed_result"]
+    "name",
+    [
+        "batch",
+        "command_models",
+        "local_server",
+        "mcp_client",
+        "phoenix_rca",
+        "record_to_pandas",
+        "rollouts",
+        "typed_result",
+    ],
 )
 def test_an_example_without_its_arguments_says_how_it_is_called(name: str, tmp_path: Path) -> None:
     shown = subprocess.run(

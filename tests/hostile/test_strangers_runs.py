@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from test_run_folder import SPAN, forged
 from victim import Victim, one_in_make_test
 
 from sonde.api.ask_run import ask
+from sonde.api.consent import seal_key
 from sonde.api.edit_run import edit
 from sonde.api.recorded_run import open_run
 from sonde.api.settings import Settings
+from sonde.contexts.workspace.history import WriteLog
 from sonde.core.canonical import sha256_text
 from sonde.core.events import Cited, HostReturned, RunEnded
 from sonde.runs.export import journal_bytes
@@ -152,21 +155,65 @@ def test_a_page_draws_no_trace_from_outside(victim: Victim) -> None:
         assert ("the-private-span" in page.read_text()) is bool(word)
 
 
-def test_a_planted_task_works_in_no_folder_outside(victim: Victim, notes: Path) -> None:
+def edited(victim: Victim, home: Path) -> Path:
+    """An edit by whoever lives in that home; it writes nothing."""
     victim.write("work/a.txt", "one\n")
     done = edit(
         "Look.",
         victim.folder / "work",
-        model=ScriptedModel(["print(list_files())", "FINAL('done')"]),
+        model=ScriptedModel(["print(read_file('a.txt'))", "FINAL('done [a.txt:1]')"]),
         runs_dir=victim.folder / "runs",
-        settings=Settings(environ={"HOME": str(victim.folder / "home-of-a-stranger")}),
+        settings=Settings(environ={"HOME": str(home)}),
     )
     assert done.run_dir is not None
-    forged(done.run_dir, {"workspace": str(notes.parent)})
+    return done.run_dir
 
-    refused = victim.call("branch", done.run_dir, "--turn", "1")
+
+def test_a_planted_task_works_in_no_folder_outside(victim: Victim, notes: Path) -> None:
+    run = edited(victim, victim.folder / "home-of-a-stranger")
+    forged(run, {"workspace": str(notes.parent)})
+
+    refused = victim.call("branch", run, "--turn", "1")
 
     assert refused.returncode == 2 and "--trust-run" in refused.stderr
+
+
+def test_what_a_planted_edit_says_it_wrote_makes_no_patch_and_names_no_codec(victim: Victim) -> None:
+    run = edited(victim, victim.folder / "home-of-a-stranger")
+    forged(run, {}, ended=False)
+    (run / "run_record.json").unlink()
+    change = {"path": "b", "action": "add", "new_text": "x", "form": {"encoding": "utf-8", "bom": "", "mode": 420}}
+    line = json.dumps({"written": {"plan": {"changes": [change]}}}) + "\n"
+    (run / "writes.jsonl").write_text(line)
+    assert len(WriteLog(run).read()) == 1
+    for old, new in (("utf-8", "punycode"), ("utf-8", "nosuch"), ('"bom": ""', '"bom": "eHg="'), ("420", "-1")):
+        (run / "writes.jsonl").write_text(line.replace(old, new))
+        assert WriteLog(run).read() == []
+    (run / "writes.jsonl").write_text(line)
+
+    done = victim.call("resume", run)
+
+    assert done.returncode == 0, done.stderr
+    assert not (run / "edit.patch").exists()
+
+
+def test_countless_writes_are_not_decoded_unless_the_user_made_them(victim: Victim) -> None:
+    many = b'{"path":"","action":"add"},' * 200_000
+    key = seal_key({"HOME": str(victim.home)}, make=True)
+    for home in (victim.folder / "home-of-a-stranger", victim.home):
+        run = edited(victim, home)
+        with (run / "writes.jsonl").open("wb") as file:
+            file.write(b'{"written":{"plan":{"changes":[' + many[:-1] + b']}},"mark":""}\n')
+        tracemalloc.start()
+        try:
+            assert WriteLog(run, key).read(strangers=True) == []
+            assert WriteLog(run, key).read() == []
+            assert tracemalloc.get_traced_memory()[1] < 5 * len(many)
+        finally:
+            tracemalloc.stop()
+
+        refused = victim.call("undo", run, victim.folder / "work", "--yes")
+        assert refused.returncode == 2 and "does not have your seal" in refused.stderr
 
 
 def test_own_runs_go_on_from_any_folder_without_a_word(victim: Victim, notes: Path) -> None:

@@ -172,7 +172,6 @@ def undo(
     found = _last_edit(folder, settings, runs_dir) if run == "last" else settings.find_run(run, runs_dir)
     run_id, made_in = found.run_id, _made_in(found, settings)
     log = WriteLog(found.path, seal_key(settings.environ))
-    written = log.read()
     if not is_own(found, settings.environ) or not log.is_own():
         raise ConfigError(
             f"run {run_id} does not have your seal, or was changed since: nothing is taken back by it. If you trust it, look at "
@@ -180,6 +179,7 @@ def undo(
         )
     if found.is_running():
         raise ConfigError(f"run {run_id} is still running; stop it first")
+    written = log.read()
     touched, commands = net(written).changes, ", ".join(by_commands(written))
     withheld = next((each.withheld for each in written if each.withheld), "")
     if withheld:
@@ -236,7 +236,7 @@ def _last_edit(folder: Path, settings: Settings, runs_dir: str | Path | None) ->
         run = RunDir(path)
         if not (path / WRITES).is_file() or (path / UNDONE).exists() or not is_own(run, settings.environ):
             continue
-        written = WriteLog(path).read()
+        written = WriteLog(path, seal_key(settings.environ)).read()
         if written and not net(written).changes and not by_commands(written):
             continue  # all of it was refused
         if _made_in(run, settings) == folder:

@@ -284,10 +284,10 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
             this_run.over.set()
             if journal is not None:
                 journal.close()
-    result = result_of(spec, outcome, recorder, run_dir)
+    result = result_of(spec, outcome, recorder, run_dir, settings)
     if run_dir is not None:
         try:
-            write_files(spec, outcome, result.record, run_dir)
+            write_files(spec, outcome, result.record, run_dir, settings)
         except OSError as error:
             if spec.needs_files:
                 raise
@@ -348,7 +348,9 @@ def restored(outcome: Outcome, mask: Mask, reread: Reread | None = None) -> Outc
     return replace(outcome, conclusion=shown)
 
 
-def result_of(spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunDir | None) -> Result:
+def result_of(
+    spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunDir | None, settings: Settings
+) -> Result:
     """What came of a run: the kind of result that its engine makes."""
     mask = spec.mask if spec.restore else None
     outcome = outcome if mask is None else restored(outcome, mask, spec.context.reread)
@@ -375,7 +377,7 @@ def result_of(spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunD
             common["value"] = None
             changed: Sequence[str] = getattr(spec.context, "changed", ())
             changed = tuple(changed if mask is None else map(mask.restored, changed))
-            log = () if run_dir is None else WriteLog(run_dir.path).read()
+            log = () if run_dir is None else WriteLog(run_dir.path, seal_key(settings.environ)).read()
             others = (path if mask is None else mask.restored(path) for path in by_commands(log))
             return Edited(**common, changed=changed, changed_by_commands=tuple(others), ran=commands_of(spec, mask))
         case "rca" | "compliance" | "incident":
@@ -437,7 +439,7 @@ def _open(model: str | Model | None, settings: Settings, stack: ExitStack) -> Mo
     return opened
 
 
-def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: RunDir) -> None:
+def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: RunDir, settings: Settings) -> None:
     """Everything but the journal; like it, these files hold no values of keys. summary.md comes last: with it the folder is complete."""
     keys, conclusion = secret_forms(spec.secrets), outcome.conclusion
     files = dict(spec.files(outcome, run_dir.run_id)) if spec.files is not None else {}
@@ -449,7 +451,7 @@ def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: Run
         files[REPORT] = spec.mask.restored(page) if page else whole
     for name, text in files.items():
         run_dir.write_text(name, keys.remove(text))
-    log = WriteLog(run_dir.path)
+    log = WriteLog(run_dir.path, seal_key(settings.environ))
     log.write_patches()
     run_dir.write_record(record)
     try:

@@ -25,6 +25,7 @@ from sonde.api.consent import (
     require_caps,
     require_model,
     require_writeback,
+    seal_key,
 )
 from sonde.api.keys import KEYS
 from sonde.api.launch import launch, model_names
@@ -174,7 +175,9 @@ def _within_caps(
     ) as built:
         require_caps(built, settings, limits or Limits())
         if isinstance(built.context, WorkspaceContext):
-            built.context.written_before = WriteLog(recorded.run_dir.path).read()
+            built.context.written_before = WriteLog(recorded.run_dir.path, seal_key(settings.environ)).read(
+                strangers=True
+            )
         seconds = settings.budget(built.engine.budget, built.engine.maxima).max_wall_time_sec
         if is_own(recorded.run_dir, settings.environ):  # it took this long here: a busier machine is not a failure
             took = sum(event.duration_s for event in recorded.events if isinstance(event, CodeRan))

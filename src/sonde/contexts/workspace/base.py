@@ -7,6 +7,7 @@ texts, so whoever applies it needs no patch logic: it checks path, base hash and
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,13 @@ from sonde.core.difference import hunks
 from sonde.errors import ToolFault
 
 _STEP = 1 << 14
+MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
 
 
 class PathRefused(ToolFault):
@@ -48,11 +56,16 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How a text is kept on disk: put back as it was found."""
+    """How a text is kept on disk: put back as it was found. ValueError for one that no text is read in: a run folder may name any codec."""
 
     encoding: str = "utf-8"
     bom: bytes = b""
     mode: int = 0o644
+
+    def __post_init__(self) -> None:
+        known = (*MARKS, (b"", "utf-8"), (b"", "latin-1"))
+        if (self.bom, self.encoding) not in known or not 0 <= self.mode <= 0o177777:
+            raise ValueError("no text is kept in this form")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -25,8 +25,8 @@ from sonde.contexts.workspace.parse import Hunk, parse_patch
 from sonde.contexts.workspace.planner import patched
 from sonde.contexts.workspace.text import split
 from sonde.core.canonical import sha256_text
-from sonde.disk import open_to_write, read_plain
-from sonde.runs.rundir import SEAL, write_atomically
+from sonde.disk import open_plain, open_to_write, read_plain
+from sonde.runs.rundir import SEAL, RunDir, write_atomically
 
 if TYPE_CHECKING:
     from sonde.core.mask import Mask
@@ -37,6 +37,8 @@ MASKED = "the run was masked, and its folder keeps no real values"
 HIDDEN_NAME = "a file whose name is masked"
 HOLDS_KEY = "a key of yours stands in a file that it wrote, and no run folder keeps one"
 MAX_BYTES = 256 << 20
+UNSEALED_BYTES = 4 << 20
+"""What is read at most of a run without the user's seal."""
 SHOWN = 120
 NEAR = 200
 """How many lines up and down the lines of a hunk are looked for."""
@@ -68,7 +70,7 @@ class WriteLog:
         """One line, synced to disk; PatchRefused if it cannot be, and then nothing may be written."""
         try:
             body = msgspec.json.encode(self._kept(written))
-            line = msgspec.json.encode(_Entry(msgspec.Raw(body), self._mark(body))) + b"\n"
+            line = msgspec.json.encode(_Entry(msgspec.Raw(body), self._marks()(body))) + b"\n"
             with os.fdopen(open_to_write(self.folder / WRITES, append=True), "ab") as file:
                 if file.tell() + len(line) > MAX_BYTES:
                     raise PatchRefused(
@@ -104,31 +106,49 @@ class WriteLog:
             withheld=why if changes else "",
         )
 
-    def _mark(self, body: bytes) -> str:
+    def _marks(self) -> Callable[[bytes | memoryview], str]:
+        """What gives the mark of a line."""
         if self.key is None:
-            return ""
+            return lambda _: ""
         seal = b""
         with suppress(OSError):  # without a seal the run is a stranger's, whatever its lines say
             seal = read_plain(self.folder / SEAL, 100).strip()
-        return hmac.new(self.key, seal + body, hashlib.sha256).hexdigest()
+        begun = hmac.new(self.key, seal, hashlib.sha256)
 
-    def _lines(self) -> list[_Entry]:
-        try:
-            data = read_plain(self.folder / WRITES, MAX_BYTES)
-            return [
-                msgspec.json.decode(line, type=_Entry) for line in data.split(b"\n")[:-1]
-            ]  # a torn line wrote nothing
-        except (OSError, msgspec.MsgspecError, RecursionError):
-            return []
+        def mark(body: bytes | memoryview) -> str:
+            ended = begun.copy()
+            ended.update(body)
+            return ended.hexdigest()
+
+        return mark
+
+    def _lines(self) -> Iterator[tuple[msgspec.Raw, bool]]:
+        """What each line says, not decoded yet, and whether it was written with this key; MsgspecError if a line is none of its run."""
+        mark = self._marks()
+        sealed = self.key is not None and RunDir(self.folder).is_sealed(self.key)
+        with suppress(OSError), open_plain(self.folder / WRITES) as file:
+            if os.fstat(file.fileno()).st_size > (MAX_BYTES if sealed else UNSEALED_BYTES):
+                return
+            for line in file:
+                if line.endswith(b"\n"):  # a torn line wrote nothing
+                    each = msgspec.json.decode(line, type=_Entry)
+                    own = hmac.compare_digest(each.mark.encode(), mark(memoryview(each.written)).encode())
+                    if sealed and not own:
+                        raise msgspec.ValidationError("somebody else added to it")
+                    yield each.written, own
 
     def is_own(self) -> bool:
         """Whether every line was written with this key."""
-        return all(hmac.compare_digest(each.mark, self._mark(bytes(each.written))) for each in self._lines())
-
-    def read(self) -> list[WriteNote]:
-        """What was written, oldest first; nothing if the lines cannot be read."""
         try:
-            return [msgspec.json.decode(each.written, type=WriteNote) for each in self._lines()]
+            return all(own for _, own in self._lines())
+        except (msgspec.MsgspecError, RecursionError):
+            return False
+
+    def read(self, *, strangers: bool = False) -> list[WriteNote]:
+        """What was written with this key, or also what `strangers` wrote, oldest first; nothing if a line cannot be read."""
+        try:
+            lines = (written for written, own in self._lines() if own or strangers)
+            return [msgspec.json.decode(written, type=WriteNote) for written in lines]
         except (msgspec.MsgspecError, RecursionError):
             return []
 
@@ -138,8 +158,11 @@ class WriteLog:
         plan = net(written)
         if not plan.changes or any(each.withheld for each in written):
             return False
-        for name, each in ((PATCH, plan), (UNDO, plan.inverse())):
-            write_atomically(self.folder / name, b"".join(change.patch() for change in each.changes))
+        try:
+            for name, each in ((PATCH, plan), (UNDO, plan.inverse())):
+                write_atomically(self.folder / name, b"".join(change.patch() for change in each.changes))
+        except UnicodeEncodeError:  # a file that was made anew with signs that its old encoding lacks
+            return False
         return True
 
 
@@ -167,9 +190,10 @@ def versions(written: Iterable[WriteNote]) -> Mapping[str, Sequence[Version]]:
 def net(written: Sequence[WriteNote]) -> Plan:
     """All that was written and not taken back, as one plan; of texts that were not kept, the names."""
     changes: list[FileChange] = []
+    withheld = any(each.withheld for each in written)
     for path, seen in versions(written).items():
         old, new = seen[0].text, seen[-1].text
-        if old != new or any(each.withheld for each in written):
+        if old != new or withheld:
             action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
             form = seen[-1].form if old is None else seen[0].form
             changes.append(FileChange(path=path, action=action, new_text=new, old_text=old or "", form=form))

@@ -6,22 +6,14 @@ A line ends with CRLF, LF or CR, and keeps its own ending. Binary files are refu
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sonde.contexts.workspace.base import Form, PatchRefused, PathRefused
+from sonde.contexts.workspace.base import MARKS, Form, PatchRefused, PathRefused
 from sonde.core.canonical import CONTROLS, UNSEEN
 
 MAX_BYTES = 16 * 1024 * 1024
-MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
 WRITTEN_OUT = re.compile(
     rf"(?![\ufe0e\ufe0f])[{CONTROLS}{UNSEEN}]|\r(?!\n)|"
     r"(?<![\u00a9\u00ae\u203c\u2049\u2122\u2190-\u27bf\u2900-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f](?!\u20e3)"

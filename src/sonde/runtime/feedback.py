@@ -197,4 +197,4 @@ def schema_example(schema: Mapping[str, Any], *, cites: bool = True) -> str:
     value = f"{{{fields}}}" if names else "value"
     if not cites:
         return f"FINAL({value})"
-    return f"FINAL({value}), with citations by add_citation(path, start, end) or as [path:start-end] in a text field"
+    return f"FINAL({value}), with citations by add_citation(path, start, end) or as [path:start-end] in a text field,"

@@ -42,6 +42,12 @@ SHAPED = [
     "rubygems_" + "0123456789abcdef" * 3,
     "ntn_" + "a1" * 23,
     "0aB1cD2eF3gH4i.atlasv1." + "a1" * 33,
+    "LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVkt" + "aB3" * 9 + "==",
+    *(
+        f"{prefix}{'a1' * 20}"
+        for prefix in ("sbp_", "sb_secret_", "pscale_tkn_", "glc_", "glagent-", "dckr_oat_", "NRAK-", "pul-")
+    ),
+    "dt0c01." + "A1" * 12 + "." + "B2" * 32,
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dBjftJeZ4CVPmB92K27uhbUJU1p1r",
 ]
 BARE = [
@@ -72,6 +78,18 @@ BARE = [
     ("machine host login me password ", ""),
     ("machine host\n  login me\n  password ", "\n"),
     ("Set the password: `", "`."),
+    ("args:\n  - --password\n  - ", "\n  - -v"),
+    ("db_password: |\n  ", "\nuser: me"),
+    ("api_token: >-\n    ", "\n"),
+    ("API Key: ", ""),
+    ("Secret Access Key: ", ""),
+    ("AWS Secret Access Key [None]: ", ""),
+    ("**Password:** ", ""),
+    ("- **Password**: ", "\n- b"),
+    ("| API_KEY | ", " |"),
+    ("| `API_KEY` | `", "` |"),
+    ("Key         Value\n---         -----\npassword    ", "\nuser        me"),
+    ("aws configure set aws_secret_access_key ", ""),
 ]
 QUOTED = [
     ("tool --db-password '", "'"),
@@ -104,10 +122,23 @@ QUOTED = [
     ('var dbPassword string = "', '"'),
     ('password = b"', '"'),
     ('var password = @"', '";'),
+    ("ALTER LOGIN me WITH PASSWORD = N'", "';"),
+    ('DB_PASSWORD = """', '"""'),
+    ('"db_password": {\n  "sensitive": true,\n  "type": "string",\n  "value": "', '"\n}'),
+    ("['mysql', '-u', 'root', '--password', '", "', 'db']"),
+    ('"Cmd": ["redis-server", "--requirepass", "', '"]'),
+    ('"args": ["-y","server-x","--api-key","', '"]'),
+    ('exec.Command("app", "--token", "', '")'),
+    ("['sshpass', '-p', '", "', 'ssh']"),
+    ('ds.setPassword("', '");'),
+    ('#define WIFI_PASSWORD "', '"'),
 ]
 SPELLINGS = [
     *((before, "hunter22", after) for before, after in (*BARE, *QUOTED)),
     ('auth: { user: "me", pass: "', "hunter22", '" }'),
+    ('password: "', "hunter;22(x", '"'),
+    ('password: "', "hunter22(x;y", '"'),
+    ("['curl', '-s', '-u', 'me:", "hunter22", "', 'host']"),
     ("APP_KEY=", "base64:aB3/xyz+0=", ""),
     *((before, "correct horse 9 battery", after) for before, after in QUOTED),
 ]
@@ -150,6 +181,7 @@ AFTER_A_NAME = [
     ("passphrase: ", "correct-horse", ""),
     ("https://", "user:pw", "@host/"),
     ("redis://", ":pw", "@host/"),
+    ("https://", "0123456789abcdef0123", "@host/"),
     ("postgres://", "app:p@ssw0rd1", "@localhost/x"),
     ("postgres://", "app:pa/ss1word", "@db/x and a@b"),
     ('"', "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQVYBGab\n=abcd\n-----END PGP PRIVATE KEY BLOCK-----", '"'),
@@ -185,6 +217,9 @@ ORDINARY = [
     "docker run -u 1000:1000 x, curl https://host:8080/ -o a1, mysql -h db -P 3306 -p, the password 'as it is'",
     "curl -u $ME:$PASS1 https://host/ and mysql -p$PASS1",
     'pass: "yes", {"pass": "3 of 4"}, "auth": "required" and Authorization: Basic auth',
+    "the api key: see page2, **Token:** required, | token | kind |, password    of the user2 | key |",
+    "['--token', 'word'], ['-p', '8080'] and\n- --password\n- --port=8080",
+    "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSUQ and https://me@host/",
     "env: python3, login as me2,  is identified by 'name', the token `a b` of x1",
 ]
 STAY_MASKED = [
@@ -272,6 +307,17 @@ def test_fields_with_a_telling_name_lose_their_text() -> None:
         {"attributes": [{"key": "x-api-key", "value": {"stringValue": "hunter22"}}]},
         {"cookies": [{"name": "sid", "value": "hunter22"}]},
         {"auth": {"user": "me", "pass": "hunter22"}},
+        {"http.request.header.x-api-key": ["hunter22"]},
+        {"password": ["a1b2c3d4", "hunter22"]},
+        {"headers": [["Cookie", "sid=hunter22"], ["Host", "x"]]},
+        {"headers": [["Host", "x"], ["x-api-key", "hunter22"]]},
+        {"cookies": {"sid": "hunter22"}},
+        {"password": {"S": "hunter22"}},
+        {"token": [["hunter22"]]},
+        {"token": {"value": "hunter22"}},
+        {"Cmd": ["redis-server", "--requirepass", "hunter22", "-v"]},
+        {"args": ["/usr/bin/sshpass", "-p", "hunter22", "ssh"]},
+        {"args": ["curl", "-s", "-u", "me:hunter22", "host"]},
     ],
 )
 def test_a_value_in_a_field_beside_its_name_goes(data: dict[str, object]) -> None:
@@ -350,6 +396,16 @@ def test_the_password_of_an_address_is_known_as_written_and_as_sent() -> None:
         '("token", "',
         "(" + "a" * 59,
         "curl -u ",
+        "curl', '-u', ",
+        "--token',",
+        "- --token\n",
+        "token: |\n ",
+        'token": {"a": true, ',
+        "| token | ",
+        "token" + " " * 78,
+        "api key: ",
+        "settoken",
+        'token = """a',
         "mysql ",
         '"cookies":[',
         "1//0",

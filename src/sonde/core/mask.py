@@ -40,6 +40,7 @@ from sonde.core.redaction import (
     folded,
     found_in_parts,
     names_in,
+    names_of,
     readings,
     resolved,
     rewrite_value,
@@ -329,7 +330,8 @@ class Mask:
                     self._hidden_below(key, ""): self._hidden_below(item, named[key]) for key, item in fields.items()
                 }
             case list() | tuple():
-                return [self._hidden_below(item, name) for item in cast("Sequence[Any]", value)]
+                items = cast("Sequence[Any]", value)
+                return [self._hidden_below(*each) for each in zip(items, names_of(items, name), strict=True)]
             case _:
                 return value
 

@@ -51,6 +51,10 @@ _PRIVATE_KEY = re.compile(rf"-?---- ?BEGIN {_KEY_KIND}[\s\S]*?(?:(---- ?END {_KE
 """Of OpenSSL and OpenSSH, of OpenPGP (`… BLOCK-----`), and of SSH2 (`---- BEGIN …`)."""
 _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
     (["----BEGIN", "---- BEGIN"], _PRIVATE_KEY),
+    (
+        ["LS0tLS1CRUdJTi"],
+        re.compile(r"LS0tLS1CRUdJTi(?!BDRVJU|BQVUJM)[A-Za-z0-9+/]{16,}={0,2}"),
+    ),  # the same in base64; no certificate
     (["sk-", "pk-", "rk-"], re.compile(rf"{_LEFT}(?:sk|pk|rk)-[A-Za-z0-9_-]{{16,}}")),
     (
         ["_live_", "_test_", "whsec_"],
@@ -60,7 +64,7 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
         ["ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "gl"],
         re.compile(
             _LEFT
-            + r"(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|gl(?:pat|dt|rt|ptt|cbt|soat)-[\w-]{16,}|glsa_\w{20,})"
+            + r"(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|gl(?:pat|dt|rt|ptt|cbt|soat|ft|agent)-[\w-]{16,}|glsa_\w{20,})"
         ),
     ),
     (["AKIA", "ASIA"], re.compile(rf"{_LEFT}(?:AKIA|ASIA)[A-Z0-9]{{16}}(?![A-Za-z0-9])")),
@@ -96,17 +100,42 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
             "lsv2_",
             "ntn_",
             "rubygems_",
+            "sbp_",
+            "sb_secret_",
+            "vcp_",
+            "nfp_",
+            "pscale_",
+            "glc_",
+            "dckr_oat_",
+            "shpca_",
         ],
         re.compile(
             _OWN_LEFT
-            + r"(?:hf|npm|gsk|r8|dckr_pat|dop_v1|shpat|shpss|figd|sntrys|phx|phc|lin_api|lsv2_pt|lsv2_sk|ntn|rubygems)_[A-Za-z0-9_-]{20,}"
+            + r"(?:hf|npm|gsk|r8|dckr_[po]at|dop_v1|shp(?:at|ss|ca)|figd|sntrys|phx|phc|lin_api|lsv2_pt|lsv2_sk|ntn|rubygems"
+            + r"|sbp|sb_secret|vcp|nfp|pscale_(?:tkn|pw|oauth)|glc)_[A-Za-z0-9_-]{20,}"
         ),
     ),
     (
-        ["pypi-", "nvapi-", "xai-", "tvly-", "pplx-", "PMAK-", "sq0", "AGE-SECRET-KEY-", "tskey-"],
+        [
+            "pypi-",
+            "nvapi-",
+            "xai-",
+            "tvly-",
+            "pplx-",
+            "PMAK-",
+            "sq0",
+            "AGE-SECRET-KEY-",
+            "tskey-",
+            "NRAK-",
+            "dt0c01.",
+            "xkeysib-",
+            "CFPAT-",
+            "pul-",
+        ],
         re.compile(
             _LEFT
-            + r"(?:pypi-AgE|nvapi-|xai-|tvly-|pplx-|PMAK-|sq0(?:csp|atp|idp)-|AGE-SECRET-KEY-|tskey-[a-z]{2,10}-)[A-Za-z0-9_-]{16,}"
+            + r"(?:pypi-AgE|nvapi-|xai-|tvly-|pplx-|PMAK-|sq0(?:csp|atp|idp)-|AGE-SECRET-KEY-|tskey-[a-z]{2,10}-"
+            + r"|NRAK-|dt0c01\.[A-Z0-9]{24}\.|xkeysib-|CFPAT-|pul-(?=[0-9a-f]{40}))[A-Za-z0-9_-]{16,}"
         ),
     ),
     (["SG."], re.compile(rf"{_LEFT}SG\.[\w-]{{16,100}}\.[\w-]{{16,}}")),
@@ -130,12 +159,13 @@ _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
         ["://"],
         re.compile(r"(?<=://)(?!\[[0-9A-Fa-f:.]{2,45}\])[^\s/:@'\"]{0,100}:(?![0-9]{1,5}/)[^\s'\"]{1,200}(?=@)"),
     ),
+    (["://"], re.compile(r"(?<=://)(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{16,200}(?=@[A-Za-z0-9])")),
     (["sig=", "ignature="], re.compile(r"(?<=[?&]sig=)[\w%+/=-]{16,}|(?<=-Signature=)[0-9a-f]{32,}")),
 ]
 """What is removed wherever it is, and texts without which it cannot be there: looking for those is much quicker."""
 
 _OF_PASS = """
-    admin auth become bind db default docker ftp git http key ldap login mail mongo mysql pg postgres rabbitmq redis registry root
+    admin auth become bind db default docker ftp git http key ldap login mail mongo mysql pg postgres rabbitmq redis registry require root
     service smtp ssh store sudo user vnc
 """.split()  # noqa: SIM905 - words read better as text
 _OF_KEY = "access account api app encryption master private shared signing storage subscription".split()  # noqa: SIM905 - as above
@@ -149,23 +179,33 @@ _NAME = "|".join(
 """Telling names, by their last word: few letters begin one, which makes the search quick."""
 _GAP = r"[ \t]{0,80}+(?:\r?\n\s{0,3}+)?+"
 """Blanks around a sign: many where values stand in a column, few over the end of a line."""
-_MARK = r"""(?:[bfrul@$]{1,2}(?=["'`]))?"""  # b"…", f"…", @"…"
+_MARK = r"""(?:[bfrunl@$]{1,2}(?=["'`]))?"""  # b"…", f"…", @"…"
 _TYPE = r"""&?(?:'[a-z]{1,20}\ )?[\w.]{1,40}+(?:[\[<][\w.,\ ]{0,40}+[\]>])?+\??(?:\ ?\|\ ?\w{1,20})?"""
 _SIGN = rf"""(?:
     ["'] [ \t]{{0,80}}+ ,? \s{{0,80}}+
         (?: ["']? [\w-]{{1,20}}+ ["']? {_GAP} [:=] {_GAP} ["'] [^"'<>\r\n]{{0,60}}+ ["'] ,? \s{{0,80}}+ ){{0,3}}
         ["']? value ["']? {_GAP} [:=] {_GAP} (?: \{{ {_GAP} ["']stringvalue["'] {_GAP} : {_GAP} )? (?={_MARK}["'])
+    | ["'] {_GAP} : {_GAP} \{{ \s{{0,80}}+ (?: "[\w-]{{1,20}}+" {_GAP} : {_GAP}
+        (?: true | false | "[^"<>\r\n]{{0,60}}+" ) ,? \s{{0,80}}+ ){{0,3}}
+        "value" {_GAP} : {_GAP} (?=")
+    | : [ \t]{{1,4}} [|>][+-]? [ \t]{{0,4}} \r?\n [ \t]{{1,80}}+
     | ["']? [ \t]{{0,80}}+ \r?\n [ \t]{{0,80}}+ value: {_GAP} | ,(?:parameter)?value=
     | (?: {_GAP} : {_GAP} | [ \t]{{1,80}}+ (?=string\b) ) {_TYPE} [ \t]{{1,80}}+ = {_GAP} (?={_MARK}["'`])
     | (?: ["']\]? )? {_GAP} (?: (?: => | := | : {_GAP} \[ ) {_GAP} (?={_MARK}["'`]) | [:=] {_GAP} )
-) {_MARK} ["'`]?"""
-"""What joins a name and its value: `value` in a pair of fields, a type and `=`, or a sign. In code `token => x` and `token := x` are no
-values unless they are quoted.
+) {_MARK} (?: (?:"{{3}}|'{{3}})(?=[^"'\r\n]{{4,200}}["']) | ["'`]? )"""
+"""What joins a name and its value: `value` in a pair of fields or a table, the sign of a block in YAML, a type and `=`, or a sign.
+In code `token => x` and `token := x` are no values unless they are quoted.
 """
 _QUOTED = r"""(?<=")(?:[^"\\\r\n]|\\.){4,2000}(?=")|(?<=')(?:[^'\\\r\n]|\\.){4,2000}(?=')"""
 _VALUE = re.compile(rf"""{_QUOTED}|(?<=`)[^`\s]{{4,2000}}(?=`)|[^\s"',;]{{4,}}""")
 """One in quotes goes to its quote."""
 _NO_WORD = r"""[ \t]{1,80}+(?:["']|(?![-$])(?=[^\s"',;]{0,100}[0-9!@#%^*+=]))"""
+_MIXED = r"""(?=[^\s"'`|,;<>()]{0,100}[0-9])(?=[^\s"'`|,;<>()]{0,100}[A-Za-z])[^\s"'`|,;<>()]{6,}+(?!\()"""
+_LISTED = (
+    r"""["']\s{0,4},\s{0,80}+["'](?!-)(?=[^"'\r\n]{0,100}[0-9])"""
+    r"""|["']?[ \t]{0,4}\r?\n[ \t]{0,80}+-[ ]["']?(?!-)(?=\S{0,100}[0-9])"""
+)
+"""Between two texts of a list, also in YAML, of which the second has a digit and is no option."""
 _NAMED: Sequence[tuple[Sequence[str], re.Pattern[str], re.Pattern[str]]] = [
     (["pass", "secret", "token", "key"], re.compile(rf"(?x) (?:{_NAME}) {_SIGN}"), _VALUE),
     (  # a folder in PWD is no secret, and `pass` alone is seldom one
@@ -177,21 +217,27 @@ _NAMED: Sequence[tuple[Sequence[str], re.Pattern[str], re.Pattern[str]]] = [
         _VALUE,
     ),
     # behind a blank only what is no word: "use --token to sign in"
-    (["-"], re.compile(rf"-(?<![\w-]-)[\w-]{{0,40}}?(?:{_NAME}){_NO_WORD}"), _VALUE),
     (
-        ["env ", "login ", "requirepass", "masterauth", "identified ", "password '"],
+        ["-"],
+        re.compile(rf"""-(?<![\w-]-)[\w-]{{0,40}}?(?:{_NAME})(?:{_NO_WORD}|{_LISTED})"""),
+        _VALUE,
+    ),
+    (
+        ["env ", "define ", "configure set ", "login ", "requirepass", "masterauth", "identified ", "password '"],
         re.compile(
-            rf"""(?x) (?: env(?<!\wenv)[ \t]{{1,4}}[\w.-]{{0,60}}?(?:{_NAME}) | login[ \t]{{1,4}}\S{{1,100}}\s{{1,40}}password
+            rf"""(?x) (?: (?:env(?<!\wenv)|\#define|configure[ ]set)[ \t]{{1,4}}[\w.-]{{0,60}}?(?:{_NAME})
+            | login[ \t]{{1,4}}\S{{1,100}}\s{{1,40}}password
             | requirepass | masterauth | identified[ ](?:with[ ]\S{{1,60}}[ ])?by(?:[ ]password)?
             | password(?=[ \t]') ) (?=[ \t]{{1,80}}+["']?[^"'\r\n]{{0,100}}[0-9!@#%^*+=]) {_NO_WORD}"""
         ),
         _VALUE,
     ),
     (  # options of some programs
-        ["curl ", "mysql", "mariadb", "redis-cli ", " login ", "sshpass "],
+        ["curl", "mysql", "mariadb", "redis-cli ", " login ", "sshpass"],
         re.compile(
             r"""(?x) (?: curl[ ](?:[^|;\\\r\n]|\\\s){0,300}?(?<=[ ])(?:-[a-z]{0,5}u|--user)[ =]{0,4}["']?[^\s:"'$]{1,100}:
-            | (?: sshpass[ ]-p[ ]? | (?:mysql|mariadb)[\w-]{0,10}[ ][^|;\r\n]{0,200}?(?<=[ ])-p
+            | curl["'],[ ](?:["'][^"'\r\n]{0,200}["'],[ ]{0,4}){0,9}?["'](?:-u|--user)["'],[ ]{0,4}["'][^\s:"'$]{1,100}:
+            | (?: sshpass[ ]-p[ ]? | sshpass["'],[ ]{0,4}["']-p["'],[ ]{0,4} | (?:mysql|mariadb)[\w-]{0,10}[ ][^|;\r\n]{0,200}?(?<=[ ])-p
                 | redis-cli[ ][^|;\r\n]{0,200}?(?<=[ ])-a[ ]
                 | (?:docker|podman|helm|oc)[ ](?:\w{1,20}[ ])?login[ ][^|;\r\n]{0,200}?(?<=[ ])-p[ ] ) ["']? (?=[^\s"']{0,100}[a-z])
             ) (?!\$)"""
@@ -204,6 +250,28 @@ _NAMED: Sequence[tuple[Sequence[str], re.Pattern[str], re.Pattern[str]]] = [
         re.compile(
             rf"""(?=[^"'\r\n]{{0,200}}[0-9])(?=[^"'\r\n]{{0,200}}[A-Za-z])(?:{_QUOTED})(?=["']\s{{0,80}}+,?\s{{0,80}}+[)\]])"""
         ),
+    ),
+    (
+        ["set"],
+        re.compile(rf"""set(?<![a-z]set)\w{{0,40}}?(?:{_NAME})\(["'](?=[^"'\r\n]{{0,100}}[0-9])"""),
+        re.compile(_QUOTED),
+    ),
+    (  # names in words
+        [" key"],
+        re.compile(
+            rf"""(?x) key (?:{"|".join(rf"(?<={each}[ ]key)" for each in (*_OF_KEY, "secret"))})
+            (?:[ ]\[[^\]\r\n]{{0,30}}\])? (?: : (?:\*\*)? | \*\*: ) [ \t]{{1,80}}+ `?"""
+        ),
+        re.compile(_MIXED),
+    ),
+    (["**"], re.compile(rf"(?:{_NAME})(?::\*\*|\*\*:)[ \t]{{1,80}}+`?"), re.compile(_MIXED)),  # names in Markdown
+    (  # columns, and tables in Markdown
+        ["pass", "secret", "token", "key"],
+        re.compile(
+            rf"""(?mx) (?: ^(?=[\w.-]{{4,60}}+[ \t]{{2}}) [\w.-]{{0,40}}? (?:{_NAME}) [ \t]{{2,80}}+
+            | \| [ `*]{{0,4}}+ [\w.-]{{0,40}}? (?:{_NAME}) [ `*]{{0,40}}+ \| [ `*]{{0,40}}+ )"""
+        ),
+        re.compile(rf"(?m){_MIXED}(?=[ \t`*]{{0,80}}+(?:\||\r?$))"),
     ),
     (["</"], re.compile(rf"<(?!token>)[\w:.-]{{0,40}}?(?:{_NAME}|pwd)>"), re.compile(r"[^<>\r\n]{4,500}(?=</)")),
 ]
@@ -243,6 +311,8 @@ _SECRETIVE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w~@#$%^&*+=/.!:-]*
 """The beginning of a value that is more than a word or a number, and no call."""
 _PHRASE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[^(){}<>\x20]*\x20[^(){}<>]*")
 """A value of several words, which only quotes or tags hold together."""
+_HELD = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[^{}<>\x20]{6,}(?<!\))")
+"""A value without blanks that quotes hold together, and no call."""
 _CODE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 
 PART = 1 << 18
@@ -274,6 +344,11 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v"}
 
 _TELLING = re.compile(rf"(?i)(?:{_NAME}|authorization|cookie)$")
+_VALUES = ("value", "Value", "stringValue", "S", "SS")
+"""Fields that hold what the name above or beside them speaks of; the last two are types of DynamoDB."""
+_OPTIONS = {"sshpass": "-p", "curl": "-u", "redis-cli": "-a"}
+"""Options of some programs that a password follows."""
+LONGEST_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,7 +630,10 @@ def _secrets_in(text: str, *, any_word: bool = True) -> Iterator[tuple[int, int]
             yield start, end
             continue
         value = _SECRETIVE.match(text[start : min(end, start + LONGEST_NAMED)])
-        if value and len(value[0]) >= SHORTEST_MIXED and not _CODE_NAME.fullmatch(value[0]):
+        in_quotes = text[start - 1 : start] in ('"', "'") and text[end : end + 1] == text[start - 1]
+        if in_quotes and _HELD.fullmatch(text, start, end) and not _CODE_NAME.fullmatch(text, start, end):
+            yield start, end
+        elif value and len(value[0]) >= SHORTEST_MIXED and not _CODE_NAME.fullmatch(value[0]):
             yield start, start + value.end()
     if "authorization" in lower or "cookie" in lower:
         yield from _headers_in(text, lower)
@@ -626,11 +704,28 @@ def tokens_in(text: str) -> Iterator[tuple[int, int]]:
 
 def names_in(fields: Mapping[Any, Any], above: str) -> dict[Any, str]:
     """The name under which each field of a table stands: that of the field, and for a `value` the `name` or `key` beside it or else the
-    name above; for that of a cookie a telling one.
+    name above; for that of a cookie, and for each of a table of cookies, a telling one.
     """
     beside = (item for key in ("name", "key", "Name", "Key") if isinstance(item := fields.get(key), str))
-    pair = "token" if above.lower().endswith("cookies") else next(beside, above)
-    return {key: pair if pair and key in ("value", "Value", "stringValue") else str(key) for key in fields}
+    named, of_cookies = next(beside, ""), above.lower().endswith("cookies")
+    pair = "token" if of_cookies else named or above
+    of_pair = fields if of_cookies and not named else _VALUES
+    return {key: pair if pair and key in of_pair else str(key) for key in fields}
+
+
+def names_of(items: Sequence[Any], above: str) -> list[str]:
+    """The name under which each item of a list stands: that of a pair (`["x-api-key", "…"]`), the option before it in a command, or else
+    the name above. Those two tell only about a text that is no word.
+    """
+    names, option = [above] * len(items), ""
+    for at, (before, item) in enumerate(itertools.pairwise(items), 1):
+        if not isinstance(before, str) or len(before) > LONGEST_NAME:
+            continue
+        option = _OPTIONS.get(before.rpartition("/")[2], option)
+        if isinstance(item, str) and item[:1] != "-" and any(sign in item for sign in "0123456789="):
+            is_name = (len(items) == 2 or before.startswith("-")) and _TELLING.search(before)
+            names[at] = before if is_name else "token" if before == option else above
+    return names
 
 
 def tells(name: str, text: str) -> bool:
@@ -640,14 +735,20 @@ def tells(name: str, text: str) -> bool:
 
 def redact_value(value: Any, kept: Sequence[str] = (), above: str = "") -> Any:
     """Plain data without what looks like a secret, and without the texts under a telling name. `kept` fields stay as they are."""
-    if isinstance(value, list):
-        return [redact_value(item, above=above) for item in cast("list[Any]", value)]
-    if not isinstance(value, dict):
-        return redact_text(value) if isinstance(value, str) else value
-    clean: dict[Any, Any] = {}
-    names = names_in(cast("dict[Any, Any]", value), above)
-    for name, item in cast("dict[Any, Any]", value).items():
-        telling = isinstance(item, str) and tells(names[name], item)
-        shown = REDACTED if telling else redact_value(item, above=names[name])
-        clean[redact_text(name) if isinstance(name, str) else name] = item if name in kept else shown
-    return clean
+    match value:
+        case str():
+            return REDACTED if above and tells(above, value) else redact_text(value)
+        case list():
+            items = cast("list[Any]", value)
+            return [redact_value(item, above=name) for item, name in zip(items, names_of(items, above), strict=True)]
+        case dict():
+            fields = cast("dict[Any, Any]", value)
+            names = names_in(fields, above)
+            return {
+                redact_text(key) if isinstance(key, str) else key: item
+                if key in kept
+                else redact_value(item, above=names[key])
+                for key, item in fields.items()
+            }
+        case _:
+            return value

@@ -198,7 +198,8 @@ class ModelOutputInvalid(RunError):
 
 class ModelCallFailed(ModelOutputInvalid):
     """A model gave no reply; `code` says why. `retry_after` is how many seconds the server asks to wait, `tokens_in` what the attempt may
-    have cost, `waited_s` the part of its time that does not count as the run's, `returncode` how a program ended,
+    have cost, `received` how many of these are of a reply that broke off,
+    `waited_s` the part of its time that does not count as the run's, `returncode` how a program ended,
     `too_long` that the prompt is longer than the model reads, `attempts` how often it was asked in all.
     """
 
@@ -210,6 +211,7 @@ class ModelCallFailed(ModelOutputInvalid):
         retryable: bool = False,
         retry_after: float | None = None,
         tokens_in: int = 0,
+        received: int = 0,
         waited_s: float = 0.0,
         returncode: int | None = None,
         too_long: bool = False,
@@ -221,6 +223,7 @@ class ModelCallFailed(ModelOutputInvalid):
         self.returncode = returncode
         self.retry_after = retry_after
         self.tokens_in = tokens_in
+        self.received = received
         self.waited_s = waited_s
         self.too_long = too_long
 

@@ -14,8 +14,9 @@ from sonde.batch.limits import Answer, Ask, Closed, Later, Limiter, SharedLimits
 from sonde.batch.worker import Wire, WireGate
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.errors import ModelCallFailed
-from sonde.models.base import Message, ModelReply, ModelRequest, OnText, TokenUsage, cost_of
-from sonde.testing import FrozenClock, ScriptedModel
+from sonde.models import ModelSettings, open_model
+from sonde.models.base import Message, ModelReply, ModelRequest, OnText, Price, TokenUsage, cost_of
+from sonde.testing import FrozenClock, ScriptedModel, ScriptedReply, ScriptedServer
 
 REQUEST = ModelRequest(messages=[Message("user", "x" * 400)], max_output_tokens=100)
 
@@ -119,6 +120,16 @@ def test_a_failure_is_told_and_goes_on_to_the_run() -> None:
         LimitedModel(failing, gate, Flights()).complete(REQUEST, deadline=forever())
 
     assert (gate.told[0].failure, gate.told[0].retry_after_s, gate.told[0].tokens) == ("busy", 3.0, 7)
+
+
+def test_a_reply_that_breaks_off_costs_its_prompt() -> None:
+    gate = ScriptedGate()
+    with ScriptedServer(ScriptedReply(raw=b'{"choices": [')) as server:
+        settings = ModelSettings(base_url=server.base_url, price=Price(input=100.0, output=100.0))
+        with pytest.raises(ModelCallFailed):
+            LimitedModel(open_model("openai:x", settings), gate, Flights()).complete(REQUEST, deadline=forever())
+
+    assert gate.told[0].cost_usd == pytest.approx(100 * 100e-6)
 
 
 def test_a_closed_gate_or_a_stop_pauses_the_run_before_the_model_is_asked() -> None:

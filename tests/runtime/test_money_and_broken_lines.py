@@ -12,6 +12,7 @@ from sonde.core.events import Event, ModelFailed
 from sonde.core.status import RunStatus
 from sonde.errors import ErrorCode, ModelCallFailed
 from sonde.models import ModelReply, ModelRequest, ModelSettings, TokenUsage, open_model
+from sonde.models.base import Price
 from sonde.testing import ScriptedModel, ScriptedReply, ScriptedServer, run_in_memory
 
 BATCH = "print(llm_batch([f'ask {i}' for i in range(12)]))"
@@ -99,3 +100,44 @@ def test_a_server_that_wants_to_be_asked_in_a_thousand_years_is_waited_for_until
     assert answer.record.error is not None
     assert answer.record.error.code is ErrorCode.RECURSION_LIMIT_REACHED
     assert answer.record.error.message == "cancelled by the user"
+
+
+@pytest.mark.parametrize(
+    ("broken", "received"),
+    [(ScriptedReply(pieces=["four" * 100, "more"], cut_after=1), 100), (ScriptedReply(raw=b'{"choices": ['), 0)],
+)
+def test_replies_that_break_off_cost_what_was_sent_and_received_and_the_cap_holds(
+    broken: ScriptedReply, received: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sonde.models.base.FIRST_PAUSE_S", 0.0)
+    events: list[Event] = []
+    with ScriptedServer(broken) as server:
+        price = Price(input=100.0, output=1000.0)
+        model = open_model("openai:x", ModelSettings(base_url=server.base_url, price=price, max_output_tokens=300))
+        answer = run_in_memory(model, "?", files(), on_event=events.append, on_text=ignore, max_cost_usd=1.0)
+
+    failed = [each for each in events if isinstance(each, ModelFailed)]
+    assert failed
+    costs = [(each.tokens_in - received) * 100e-6 + received * 1000e-6 for each in failed]
+    assert [each.cost_usd for each in failed] == pytest.approx(costs)
+    assert answer.record.runtime_ref.usage.cost_usd == pytest.approx(sum(costs))
+    assert sum(costs) <= 1.0
+
+
+def test_a_next_attempt_that_the_money_left_does_not_pay_is_not_made() -> None:
+    lost = [ModelCallFailed("broke", retryable=True, retry_after=0.0, tokens_in=10_000) for _ in range(4)]
+    model = ScriptedModel(lost, name="openai:gpt-4o-mini")  # 0.0015 is lost each time; a whole reply may cost 0.003
+    answer = run_in_memory(model, "?", files(), max_cost_usd=0.0034)
+
+    assert 0 < len(model.requests) < 4
+    assert "another attempt" in str(answer.record.model_dump())
+
+
+@pytest.mark.parametrize("status", [400, 429])
+def test_a_refusal_costs_nothing(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.models.base.FIRST_PAUSE_S", 0.0)
+    with ScriptedServer(ScriptedReply(status=status)) as server:
+        settings = ModelSettings(base_url=server.base_url, price=Price(input=100.0, output=100.0))
+        answer = run_in_memory(open_model("openai:x", settings), "?", files(), max_cost_usd=1.0)
+
+    assert answer.record.runtime_ref.usage.cost_usd == 0

@@ -198,6 +198,16 @@ def test_a_model_that_does_not_answer_is_tried_again_later_and_issues_are_found_
 
 
 @pytest.mark.long
+def test_what_attempts_without_a_reply_cost_is_spent(tmp_path: Path) -> None:
+    with ScriptedServer(ScriptedReply(status=502)) as server:
+        post = post_with(tmp_path, server)
+        post.look(2000)
+
+    with WatchState(post.folder) as state:
+        assert state.spent(0) > 0
+
+
+@pytest.mark.long
 def test_a_dry_run_says_what_would_be_spent_and_leaves_no_trace(tmp_path: Path, server: ScriptedServer) -> None:
     post = post_with(tmp_path, server)
     flags = (

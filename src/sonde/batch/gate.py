@@ -25,6 +25,7 @@ from sonde.models.base import (
     Price,
     TokenUsage,
     cost_of,
+    cost_of_failure,
     output_limit,
     own_price,
     prompt_tokens,
@@ -121,6 +122,7 @@ class LimitedModel:
                 told = Told(
                     asked=ask,
                     tokens=failure.tokens_in,
+                    cost_usd=cost_of_failure(self._model, failure) or 0.0,
                     failure=failure.message,
                     retry_after_s=failure.retry_after,
                     own_fault=failure.too_long,
@@ -128,8 +130,8 @@ class LimitedModel:
                 self._gate.tell(told)
                 failure.waited_s += waited_s
                 raise
-            except BaseException:  # our fault, or an interruption: give back what was booked
-                self._gate.tell(Told(asked=ask, tokens=ask.tokens))
+            except BaseException:  # our fault, or an interruption: give back what was booked, but for the prompt
+                self._gate.tell(Told(asked=ask, tokens=ask.tokens, cost_usd=self._usd(sent, 0)))
                 raise
         self._mean_out += (reply.usage.tokens_out - self._mean_out) / 8
         cost = reply.cost_usd if reply.cost_usd is not None else cost_of(self._model.name, reply.usage, self.price)

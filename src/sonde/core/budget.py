@@ -229,14 +229,18 @@ class Scope:
             for scope in self.chain():
                 scope.usage += used
 
-    def check_spent(self) -> None:
-        """Raise when the last reply took us past a limit: the action it carries must not run."""
+    def check_spent(self, next_usd: float = 0.0) -> None:
+        """Raise when the last reply took us past a limit: the action it carries must not run. So does a next attempt that money does
+        not pay.
+        """
         with self._lock:
             for scope in self.chain():
                 scope._require("max_tokens_total", scope.usage.tokens_total, 1)
                 limit = scope.budget.max_cost_usd
-                if limit is not None and scope.usage.cost_usd > limit:
-                    raise RecursionLimitReached(f"max_cost_usd of {limit:g} is used up", limit="max_cost_usd")
+                if limit is not None and scope.usage.cost_usd + next_usd > limit * (1.0001 if next_usd else 1):
+                    used = scope.usage.cost_usd
+                    why = "is used up" if used > limit else f"would be passed by another attempt: {used:.4f} is spent"
+                    raise RecursionLimitReached(f"max_cost_usd of {limit:g} {why}", limit="max_cost_usd")
             self.check_time()
 
     def share(self, siblings: int, *, max_wall_time_sec: float | None = None) -> Scope:

@@ -176,6 +176,7 @@ class ModelFailed(Event, tag="model_failed", frozen=True, kw_only=True):
     retryable: bool
     wait_s: float | None = None
     tokens_in: int = 0
+    cost_usd: float | None = None
     latency_s: float = 0.0
     waited_s: float = 0.0
     too_long: bool = False

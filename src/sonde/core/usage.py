@@ -89,6 +89,6 @@ def used_by(event: Event) -> Usage:
                 unpriced=event.cost_usd is None,
             )
         case ModelFailed():
-            return Usage(tokens_in=event.tokens_in)
+            return Usage(tokens_in=event.tokens_in, cost_usd=event.cost_usd or 0.0)
         case _:
             return NOTHING_USED

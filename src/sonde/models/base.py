@@ -344,6 +344,14 @@ def cost_of(model: str, usage: TokenUsage, own: Price | None = None) -> float | 
     return None if kind == "command" else price(name or kind, usage)
 
 
+def cost_of_failure(model: Model, failure: ModelCallFailed) -> float | None:
+    """What an attempt without a reply costs: what was sent, and what came back before it broke off. None: nothing, or nobody knows."""
+    if not failure.tokens_in:
+        return None
+    got = min(failure.received, failure.tokens_in)
+    return cost_of(model.name, TokenUsage(failure.tokens_in - got, got), own_price(model))
+
+
 def price_source(model: str, own: Price | None = None) -> str:
     """Who says what `provider:name` costs, for the record; `unknown` if nobody does."""
     if own is not None:

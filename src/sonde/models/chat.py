@@ -179,10 +179,13 @@ class ChatModel:
         except (httpx2.TransportError, NotACompletion, ErrorInBody) as error:
             if completion.finish_reason and isinstance(error, httpx2.TransportError):
                 return completion  # the line broke after the end of the reply, which was paid for
-            spent = prompt_tokens(request) + estimate_tokens(completion.text)
-            if attempt.stop.is_set():
-                raise interrupted(self.name, spent) from None
-            raise self._failure(error, spent, late=watch.fired or attempt.expired()) from None
+            received = estimate_tokens(completion.text)
+            spent = prompt_tokens(request) + received
+            late = watch.fired or attempt.expired()
+            stopped = attempt.stop.is_set()
+            failure = interrupted(self.name, spent) if stopped else self._failure(error, spent, late=late)
+            failure.received = received
+            raise failure from None
         return completion
 
     def _refusal(

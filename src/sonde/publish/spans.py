@@ -188,6 +188,8 @@ class _Fold:
                 span = self._open(event, attempt, f"model attempt {event.attempt}", "LLM")
                 span.start = event.at - event.latency_s
                 span.attributes |= {"llm.token_count.prompt": event.tokens_in, "sonde.retryable": event.retryable}
+                if event.cost_usd is not None:
+                    span.attributes["llm.cost.total"] = event.cost_usd
                 self._close(attempt, event, event.message)
                 if event.wait_s is None:
                     self._close(key, event, event.message)

@@ -37,6 +37,7 @@ from sonde.models.base import (
     TokenUsage,
     backoff,
     cost_of,
+    cost_of_failure,
     estimate_tokens,
     interrupted,
     may_retry,
@@ -293,6 +294,7 @@ def _attempt(
                     retryable=failure.retryable,
                     wait_s=wait,
                     tokens_in=failure.tokens_in,
+                    cost_usd=cost_of_failure(model, failure),
                     latency_s=latency,
                     waited_s=failure.waited_s,
                     too_long=failure.too_long,
@@ -302,7 +304,8 @@ def _attempt(
             )
             scope.spend(used_by(failed))
             run.check_cancel()
-            scope.check_spent()
+            again_usd = _cost(model, prompt_tokens(request), request.max_output_tokens or 0)
+            scope.check_spent(0.0 if wait is None else again_usd)
             if wait is None:
                 failure.attempts = attempt
                 raise

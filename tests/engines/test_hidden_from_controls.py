@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from trace_cases import ROOT, TRACE, Json, options, span, write
 
 import sonde
+from sonde.watch import intake
+from sonde.watch.otlp import read_request
 
 pytestmark = pytest.mark.hostile
 KEY = "AKIA" + "QWERTYUIOPASDFGH"
@@ -131,3 +135,75 @@ def test_what_the_exporter_dropped_does_not_pass_and_two_values_of_one_name_are_
     ):
         request: Json = {"resourceSpans": [{"scopeSpans": [{"spans": [raw | lost]}]}]}
         assert judged(tmp_path, [request])[0][KEYS] == "insufficient_evidence"
+
+
+def exported(number: int, said: str, **more: Any) -> Json:
+    times = {"startTimeUnixNano": "1767225600000000000", "endTimeUnixNano": "1767225601000000000"}
+    pairs = [{"key": "tool.name", "value": {"stringValue": said}}]
+    return {"traceId": TRACE, "spanId": f"{number:016x}", "name": "sh", "attributes": pairs, **times} | more
+
+
+def sent(*spans: Json) -> Json:
+    return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
+
+
+HALF = [{"key": "n", "value": {"intValue": "1.5"}}]
+
+
+@pytest.mark.parametrize(
+    "broken", [{"endTimeUnixNano": "zz"}, {"startTimeUnixNano": None}, {"spanId": ""}, {"status": "ERROR"}]
+)
+def test_a_span_of_a_file_that_cannot_be_read_keeps_its_trace_from_passing_and_no_other(
+    tmp_path: Path, broken: Json
+) -> None:
+    rows = [sent(exported(1, "ls")), sent(exported(2, BAD, **broken))]
+    verdicts, gaps = judged(tmp_path, rows)
+    elsewhere, _ = judged(tmp_path, [rows[0], sent(exported(2, BAD, traceId="f" * 32, **broken))])
+
+    assert (verdicts[KEYS], verdicts[SHELL], elsewhere[KEYS]) == ("insufficient_evidence",) * 2 + ("pass",)
+    assert any("spans of this trace were not read: 1 (line 2 of " in gap for gap in gaps)
+
+
+def test_no_trace_passes_while_a_record_cannot_be_read_at_all(tmp_path: Path) -> None:
+    file = write(tmp_path, [sent(exported(1, "ls"))])
+    with file.open("a") as lines:
+        lines.write(json.dumps(sent(exported(2, BAD)))[:-5])
+    found = sonde.comply(TRACE, file, controls="owasp-llm-2025", **options())
+
+    assert found.report is not None
+    verdicts = {row["control_id"]: row["pass_fail"] for row in found.report["controls_evaluated"]}
+    assert "pass" not in verdicts.values()
+    assert any("1 record of the source could not be read, and may belong to any trace" in gap for gap in found.gaps)
+
+
+@pytest.mark.parametrize(
+    "refused", [{"traceId": TRACE, "spanId": f"{9:016x}"}, {"parentSpanId": "zz"}, {"attributes": HALF}]
+)
+@pytest.mark.parametrize("first", [False, True])
+def test_a_span_that_the_listener_refused_keeps_its_trace_from_passing(
+    tmp_path: Path, refused: Json, first: bool
+) -> None:
+    requests = [sent(exported(9, "ls", traceId="f" * 32)), sent(exported(1, "ls")), sent(exported(2, BAD, **refused))]
+    with intake.Intake(tmp_path / "store") as store:
+        for request in [requests[0], requests[2], requests[1]] if first else [*requests, requests[2]]:
+            received = read_request(json.dumps(request).encode(), "application/json")
+            store.accept(received.spans, received.lost).settled()
+    found = sonde.comply(TRACE, tmp_path / "store", controls="owasp-llm-2025", **options())
+
+    assert found.report is not None
+    assert "pass" not in [row["pass_fail"] for row in found.report["controls_evaluated"]]
+    assert any(f"{intake.REFUSED}{1 if first else 2}" in gap for gap in found.gaps)
+
+
+def test_refused_spans_of_traces_that_never_come_do_not_fill_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "LOST_TRACES", 10)
+    with intake.Intake(tmp_path) as store:
+        for number in range(50):
+            store.accept((), {f"{number:032x}": 3}).settled()
+
+    with closing(sqlite3.connect(tmp_path / "spans.sqlite")) as index:
+        kept = [name for (name,) in index.execute("SELECT trace_id FROM gaps ORDER BY rowid")]
+    assert 10 <= len(kept) < 20
+    assert kept[-1] == f"{49:032x}"

@@ -65,7 +65,9 @@ _KEYS: dict[str, tuple[str, ...]] = {  # what belongs to a place in a span of an
 # What gaps say: of a span, that something was lost, and of which attribute; of a trace, that it has lost whole spans.
 _LOST = re.compile(r"\b(cut|dropped|left out|more than once)\b")
 _NAMED = re.compile(r"(?:the name of )?attribute (\S+) was |([^\s:]+): ")
-_UNKEPT = re.compile(r"with other content|was left out: another trace|are not listed|were not read")
+_UNKEPT = re.compile(
+    r"with other content|was left out: another trace|are not listed|(was|were) not read|belong to any trace"
+)
 # As `clipped` says it. Nobody gains by forging it: a control passes only without it.
 _CUT = re.compile(rf"…\[cut: {READ_CHARS} of (\d{{1,12}}) characters\]")
 _ESCAPES = (
@@ -96,7 +98,7 @@ class Seen:
     attributes: tuple[Excerpt, ...]
     unopened: int = 0
     unkept: str = ""
-    """The first gap that says that whole spans of the trace are not in the store."""
+    """The first gap that says that whole spans of the trace, or records that may be some, are not in the store."""
     gaps: tuple[str, ...] = ()
 
     def of(self, need: str) -> tuple[Excerpt, ...]:
@@ -173,7 +175,7 @@ def see(store: TraceStore, trace_id: str) -> Seen:
         messages=tuple(messages),
         attributes=tuple(attributes),
         unopened=len(summaries) - len(chosen),
-        unkept=next(filter(_UNKEPT.search, store.gaps(trace_id)), ""),
+        unkept=next(filter(_UNKEPT.search, (*store.gaps(trace_id), *store.skipped())), ""),
         gaps=tuple(gaps),
     )
 
@@ -218,7 +220,7 @@ def rule(control: Control, seen: Seen) -> Ruled:
     if lost:
         first, position = lost[0]
         unread.append(f"what {len(lost):,} of the spans lost ({first}: {seen.store.span(first).gaps[position]:.200})")
-    unread += [f"spans that were not kept ({seen.unkept:.200})"] if seen.unkept and control.violation_patterns else []
+    unread += [f"spans that were not kept ({seen.unkept:.200})"] if seen.unkept else []
     if unread:
         left = UNREAD + " and ".join(unread)
         why = f"no pattern matched in what was read; {left}"

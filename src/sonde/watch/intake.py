@@ -15,10 +15,11 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Self
 
 import msgspec
@@ -45,6 +46,8 @@ QUEUED_BYTES = 64 * 1024 * 1024
 COMMIT_SPANS = 4000
 EXPIRED_SPANS = 6000  # more than are stored at once, so that the room suffices however much comes
 ARRIVAL_S = 60
+LOST_TRACES = 5000
+REFUSED = "spans of this trace were refused by the listener and were not read: "
 PATIENCE_S = 60.0
 FULLEST = 0.95
 """Of the room that the retention gives: the rest is for what comes while old spans are removed."""
@@ -67,6 +70,10 @@ class Delivery:
     """Spans on their way to the disk, and what became of them."""
 
     batch: SpanBatch
+    numbers: range
+    """Those that its spans have in the store."""
+    lost: Counter[str]
+    """How many of its spans are not stored, by trace."""
     done: threading.Event = field(default_factory=threading.Event)
     refused: list[str] = field(default_factory=list[str])
     failure: Exception | None = None
@@ -108,6 +115,7 @@ class Intake:
             raise
         (last,) = self._connection.execute("SELECT value FROM meta WHERE key = 'last'").fetchone()
         self._last = int(last)
+        self._unswept = 0  # gaps of refused spans since those without a trace were removed
         (self._arrival,) = self._connection.execute("SELECT coalesce(max(at), 0) FROM arrivals").fetchone()
         self._turn = threading.Lock()
         self._changed = threading.Condition()
@@ -137,14 +145,20 @@ class Intake:
         """Whether the queue is full, so that a request need not even be read."""
         return self._queued >= self._most_queued
 
-    def accept(self, spans: Iterable[Span]) -> Delivery:
-        """Queue spans for the writer; they are stored when the delivery is settled. NotKept if the writer is too far behind."""
-        delivery = Delivery(batch=SpanBatch())
+    def accept(self, spans: Iterable[Span], lost: Mapping[str, int] = MappingProxyType({})) -> Delivery:
+        """Queue spans for the writer, and how many others were refused, by trace; they are stored when the delivery is settled.
+        NotKept if the writer is too far behind.
+        """
+        batch = SpanBatch()
         with self._turn:  # numbers grow in the order of the queue
+            first = self._last + 1
             for span in spans:
                 self._last += 1
-                delivery.batch.add(self._last, span, span.project)
-            if not delivery.batch.spans:
+                batch.add(self._last, span, span.project)
+            if lost and not batch.spans:
+                self._last += 1  # the store changes
+            delivery = Delivery(batch=batch, numbers=range(first, self._last + 1), lost=Counter(lost))
+            if not delivery.numbers:
                 delivery.done.set()
                 return delivery
             with self._changed:
@@ -187,11 +201,12 @@ class Intake:
             run("BEGIN IMMEDIATE")
             now = max(int(self._clock()), self._arrival)
             if now - self._arrival >= ARRIVAL_S:
-                run("INSERT INTO arrivals VALUES (?, ?)", (deliveries[0].batch.spans[0][0], now))
-            last = deliveries[-1].batch.spans[-1][0]
+                run("INSERT INTO arrivals VALUES (?, ?)", (deliveries[0].numbers[0], now))
+            last = deliveries[-1].numbers[-1]
             for delivery in deliveries:
                 self._leave_out_known(delivery)
                 delivery.batch.write(self._connection)
+                self._note_lost(delivery.lost)
             run("UPDATE meta SET value = ? WHERE key = 'last'", (str(last),))
             run("COMMIT")
         except Exception as failure:  # noqa: BLE001  # the top of a worker: whoever waits must hear of it, and the next be served
@@ -222,6 +237,7 @@ class Intake:
             known.add(position)
             if owner != trace_id:
                 delivery.refused.append(f"span {span_id} of trace {trace_id}: trace {owner} has a span of that id")
+                delivery.lost[trace_id] += 1
                 continue
             if span_id not in firsts:
                 kept = "SELECT name, status_message, body FROM spans JOIN bodies USING (id) WHERE span_id = ?"
@@ -232,6 +248,23 @@ class Intake:
                 run(once, (trace_id, gap))
         if known:
             batch.leave_out(known)
+
+    def _note_lost(self, lost: Mapping[str, int]) -> None:
+        """One gap for each trace that says how many of its spans were refused. Of traces that have no span, only the newest are kept."""
+        run = self._connection.execute
+        for trace_id, count in lost.items():
+            known = run("SELECT rowid, gap FROM gaps WHERE trace_id = ? AND gap GLOB ?", (trace_id, f"{REFUSED}*"))
+            number, told = known.fetchone() or (None, "0")
+            gap = f"{REFUSED}{int(told.removeprefix(REFUSED)) + count}"
+            run("INSERT OR REPLACE INTO gaps(rowid, trace_id, gap) VALUES (?, ?, ?)", (number, trace_id, gap))
+            self._unswept += number is None
+        if self._unswept >= LOST_TRACES:
+            self._unswept = 0
+            run(
+                """DELETE FROM gaps WHERE rowid IN (SELECT rowid FROM gaps WHERE trace_id NOT IN (SELECT trace_id FROM traces)
+                   ORDER BY rowid DESC LIMIT -1 OFFSET ?)""",
+                (LOST_TRACES,),
+            )
 
     def _expire(self) -> bool:
         """Remove a few of the spans that the retention no longer covers; True when there may be more."""

@@ -172,7 +172,7 @@ class _OtlpExchange(HttpExchange):
                 self._unread = False
                 with self._decoder():
                     received = otlp.read_request(self._unpacked(sent, room), encoding)
-                    delivery = self.server.intake.accept(received.spans)
+                    delivery = self.server.intake.accept(received.spans, received.lost)
                     refused = [*received.refused]
                     del received, sent  # while others wait for the disk too
             refused += delivery.settled()

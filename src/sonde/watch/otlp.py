@@ -10,15 +10,16 @@ from __future__ import annotations
 import base64
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
 
 from sonde.contexts.traces.importers import otlp
 from sonde.contexts.traces.importers.records import decode
-from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.span import Broken, Span
 from sonde.core.canonical import MAX_JSON_ITEMS, has_too_many_items
 
 Json = dict[str, Any]
@@ -49,6 +50,8 @@ class ReceivedSpans:
 
     spans: tuple[Span, ...]
     refused: tuple[str, ...] = ()
+    lost: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many were refused, by trace."""
 
 
 def read_request(body: bytes, encoding: Encoding) -> ReceivedSpans:
@@ -72,7 +75,8 @@ def read_request(body: bytes, encoding: Encoding) -> ReceivedSpans:
                 spans.append(kept)
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as broken:
         raise BadRequest(f"this is no export request of OTLP: {broken}") from None
-    return ReceivedSpans(tuple(spans), tuple(refused))
+    lost = Counter(named for why in refused if _TRACE_ID.fullmatch(named := getattr(why, "trace_id", "")))
+    return ReceivedSpans(tuple(spans), tuple(refused), lost)
 
 
 def _too_many_spans() -> TooMuch:
@@ -108,13 +112,16 @@ def _within_limits(span: Span, size: int) -> Span | str:
     """The span with long values cut, which its gaps say; a text when it cannot be kept at all."""
     summary = span.summary
     if not _TRACE_ID.fullmatch(summary.trace_id) or not _SPAN_ID.fullmatch(summary.span_id):
-        return f"span {summary.span_id[:40]!r} of trace {summary.trace_id[:40]!r}: ids are 16 and 32 hex digits, not all zero"
+        why = f"span {summary.span_id[:40]!r} of trace {summary.trace_id[:40]!r}: ids are 16 and 32 hex digits, not all zero"
+        return Broken(why, summary.trace_id)
     if summary.parent_id is not None and not _SPAN_ID.fullmatch(summary.parent_id):
-        return f"span {summary.span_id}: its parent {summary.parent_id[:40]!r} is not 16 hex digits"
+        why = f"span {summary.span_id}: its parent {summary.parent_id[:40]!r} is not 16 hex digits"
+        return Broken(why, summary.trace_id)
     tables = (span.attributes, *(event.attributes for event in span.events))
     long = [key for table in tables for key, value in table.items() if len(str(value)) > MAX_ATTRIBUTE_CHARS]
     if size > MAX_SPAN_CHARS:
-        return f"span {summary.span_id}: {size:,} characters of attributes, and {MAX_SPAN_CHARS:,} is the limit"
+        why = f"span {summary.span_id}: {size:,} characters of attributes, and {MAX_SPAN_CHARS:,} is the limit"
+        return Broken(why, summary.trace_id)
     if not long:
         return span
     gaps = [f"attribute {key[:80]} was cut: at most {MAX_ATTRIBUTE_CHARS:,} characters are kept" for key in long[:10]]

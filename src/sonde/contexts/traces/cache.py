@@ -227,15 +227,16 @@ def _fill(path: Path, source: Path, states: list[FileState], *, content: str, pr
     """Index what is new in each file. A source in which nothing can be read is an error, and leaves no index behind."""
     positions: dict[str, FilePosition] = {}
     hashes: dict[str, str] = {}
-    malformed = spans = 0
+    malformed = unplaced = spans = 0
     if not new:
         with contextlib.closing(open_database(path)) as connection:
             for name, offset, line, sha256 in connection.execute("SELECT name, offset, line, sha256 FROM files"):
                 positions[name], hashes[name] = FilePosition(offset, line), sha256
-            row = connection.execute("SELECT value FROM meta WHERE key = 'malformed'").fetchone()
-            malformed = int(row[0]) if row else 0
+            meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+            malformed, unplaced = int(meta.get("malformed", 0)), int(meta.get("unplaced", 0))
     files: list[tuple[object, ...]] = []
     kept: list[tuple[str, Malformed]] = []
+    lost: dict[str, tuple[int, str]] = {}  # by trace: how many of its spans, and where the first is
     with IndexWriter(path, new=new, project=project) as writer:
         for state in states:
             if hashes.get(state.name) == state.sha256:
@@ -253,13 +254,21 @@ def _fill(path: Path, source: Path, states: list[FileState], *, content: str, pr
                     if item.unfinished:
                         continue  # read again when the file has grown
                     malformed += 1
+                    unplaced += not item.trace_id
+                    if item.trace_id:
+                        count, first = lost.get(item.trace_id, (0, f"line {item.line} of {shown(source, state.name)}"))
+                        lost[item.trace_id] = count + 1, first
                 position = FilePosition(item.end, item.line)
             files.append((state.name, state.size, state.sha256, position.offset, position.line, form))
         if new and spans == 0:
             first = "; ".join(f"{bad.reason} (line {bad.line} of {shown(source, name)})" for name, bad in kept[:3])
             kind = ConfigError if first else NothingYet
             raise kind(f"no span could be read from {source.name}: {first or 'it is empty'}")
-        writer.finish(files=files, malformed=kept, meta={"content": content, "malformed": str(malformed)})
+        gaps = [
+            (name, f"spans of this trace were not read: {count:,} ({first})") for name, (count, first) in lost.items()
+        ]
+        meta = {"content": content, "malformed": str(malformed), "unplaced": str(unplaced)}
+        writer.finish(files=files, malformed=kept, gaps=gaps, meta=meta)
 
 
 def shown(source: Path, name: str) -> str:

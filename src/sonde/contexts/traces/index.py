@@ -27,7 +27,7 @@ from sonde.core.canonical import hash_value
 from sonde.disk import open_database
 from sonde.errors import ConfigError, ToolResponseInvalid
 
-VERSION = 6  # of what is made of a file: an index of an older version is made again
+VERSION = 7  # of what is made of a file: an index of an older version is made again
 CONTENT = 5  # in every fingerprint: recorded runs know their sources by them
 WORDS_PER_VALUE = 4096
 WORDS_PER_SPAN = 256 * 1024
@@ -179,9 +179,14 @@ class IndexWriter:
         self._connection.close()
 
     def finish(
-        self, *, files: Iterable[tuple[Any, ...]], malformed: Iterable[tuple[str, Malformed]], meta: Mapping[str, str]
+        self,
+        *,
+        files: Iterable[tuple[Any, ...]],
+        malformed: Iterable[tuple[str, Malformed]],
+        gaps: Iterable[tuple[str, str]] = (),
+        meta: Mapping[str, str],
     ) -> None:
-        """Write what is left, the state of the files and the indexes; the index is complete after this."""
+        """Write what is left, the state of the files, gaps by trace and the indexes; the index is complete after this."""
         self._hand_over()
         self._stop()
         if self._failure is not None:
@@ -191,6 +196,7 @@ class IndexWriter:
         meta = {**meta, "version": str(VERSION), "malformed": str(int(meta["malformed"]) + self._clashes)}
         run.execute("DELETE FROM malformed WHERE unfinished")
         run.executemany("INSERT INTO malformed VALUES (?, ?, ?, ?)", rows)
+        run.executemany("INSERT INTO gaps VALUES (?, ?)", gaps)
         run.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", files)
         run.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", meta.items())
         for statement in INDEXES.strip().split(";"):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from sonde.contexts.traces.attributes import KIND_KEY, MAX_GAPS, MAX_NAMES_CHARS, canonical_attributes
 from sonde.contexts.traces.genai import scrubbed
@@ -34,6 +34,21 @@ _MACHINE = ("telemetry.", "process.", "host.", "os.", "container.", "openinferen
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
 RawEvent = tuple[str, Any, Mapping[str, Any]]
+
+
+class Broken(str):
+    """Why a span could not be made of what a source holds, and its trace, as far as that is known."""
+
+    __slots__ = ("trace_id",)
+    trace_id: str
+
+    def __new__(cls, reason: str, trace_id: Any) -> Self:
+        """`trace_id` as `build_span` takes it."""
+        broken = super().__new__(cls, reason)
+        broken.trace_id = (
+            _identifier(trace_id, "trace_id") if isinstance(trace_id, str | int) and trace_id != "" else ""
+        )
+        return broken
 
 
 class Micros(int):

@@ -72,7 +72,7 @@ def read(path: Path, place: FilePosition = FilePosition()) -> Iterator[Imported 
         for item in found:
             empty = False
             if isinstance(item, str):
-                yield Malformed(record.line, record.end, item)
+                yield Malformed(record.line, record.end, item, trace_id=getattr(item, "trace_id", ""))
             else:
                 shown = replace(item, gaps=(*record.gaps, *item.gaps)) if record.gaps else item
                 yield Imported(shown, record.line, record.end, form)

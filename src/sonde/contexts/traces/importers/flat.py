@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from sonde.contexts.traces.importers import otlp
 from sonde.contexts.traces.importers.payload import opened
-from sonde.contexts.traces.span import Micros, Span, build_span, us_of
+from sonde.contexts.traces.span import Broken, Micros, Span, build_span, us_of
 
 Json = dict[str, Any]
 _TRACE = ("context.trace_id", "trace_id", "traceId")
@@ -39,7 +39,7 @@ def spans(record: Json) -> Iterator[Span | str]:
     try:
         yield span(record)
     except (ValueError, TypeError) as broken:
-        yield str(broken)
+        yield Broken(str(broken), _first(_opened(record), _TRACE))
 
 
 def span(record: Json, **more: Any) -> Span:
@@ -104,7 +104,7 @@ def trail_spans(record: Json) -> Iterator[Span | str]:
                 more["end"] = None if start is None else Micros(start + duration_us(raw["duration"]))
             yield span({key: raw[key] for key in raw if key not in {"child_spans", "logs"}}, **more)
         except (ValueError, TypeError) as broken:
-            yield f"span {raw.get('span_id')}: {broken}"
+            yield Broken(f"span {raw.get('span_id')}: {broken}", more.get("trace_id", raw.get("trace_id")))
         own = raw.get("span_id")
         stack.extend((child, None if own is None else str(own)) for child in reversed(_objects(raw.get("child_spans"))))
 

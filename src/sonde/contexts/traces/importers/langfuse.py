@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from sonde.contexts.traces.importers.payload import documents, messages, opened, text
-from sonde.contexts.traces.span import Span, build_span
+from sonde.contexts.traces.span import Broken, Span, build_span
 
 Json = dict[str, Any]
 ROOT = "t-"
@@ -71,7 +71,7 @@ def spans(record: Json) -> Iterator[Span | str]:
             attributes=_payload(trace) | _named(trace, _OF_TRACE),
         )
     except (ValueError, TypeError) as broken:
-        yield f"trace {trace.get('id')}: {broken}"
+        yield Broken(f"trace {trace.get('id')}: {broken}", trace.get("id"))
     for observation in observations:
         yield _observation(observation, root, {})
 
@@ -98,7 +98,7 @@ def _observation(raw: Json, root: str | None, trace: Json) -> Span | str:
             attributes=_payload(raw) | ({} if parent else _named(trace, _OF_TRACE)),
         )
     except (ValueError, TypeError) as broken:
-        return f"observation {raw.get('id')}: {broken}"
+        return Broken(f"observation {raw.get('id')}: {broken}", raw.get("traceId"))
 
 
 def _payload(raw: Json) -> Json:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from sonde.contexts.traces.importers.payload import documents, messages, opened, text
-from sonde.contexts.traces.span import Span, build_span
+from sonde.contexts.traces.span import Broken, Span, build_span
 
 Json = dict[str, Any]
 _SIDES = (("inputs", "input"), ("outputs", "output"))
@@ -75,7 +75,7 @@ def spans(record: Json) -> Iterator[Span | str]:
                 project=str(raw.get("session_name") or "default"),
             )
         except (ValueError, TypeError) as broken:
-            yield f"run {raw.get('id')}: {broken}"
+            yield Broken(f"run {raw.get('id')}: {broken}", raw.get("trace_id") or trace_id)
         children = raw.get("child_runs")
         if isinstance(children, list):
             inside = [cast("Json", item) for item in cast("list[Any]", children) if isinstance(item, dict)]

@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from sonde.contexts.traces.span import Micros, Span, build_span, us_of_nanos
+from sonde.contexts.traces.span import Broken, Micros, Span, build_span, us_of_nanos
 
 Json = dict[str, Any]
 PROJECT = "openinference.project.name"
@@ -64,7 +64,7 @@ def _span(raw: Json, sender: Json) -> Span | str:
             resource=sender,
         )
     except (ValueError, TypeError, AttributeError, ArithmeticError) as broken:
-        return f"span {_first(raw, 'spanId', 'span_id')}: {broken}"
+        return Broken(f"span {_first(raw, 'spanId', 'span_id')}: {broken}", _id(_first(raw, "traceId", "trace_id")))
 
 
 def attributes(pairs: Mapping[str, Any] | Iterable[Json] | None) -> Json:

@@ -32,12 +32,13 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """What could not be read, and where. `unfinished` marks a last line that may still be growing."""
+    """What could not be read, and where. `unfinished` marks a last line that may still be growing; `trace_id` is its trace, where known."""
 
     line: int
     end: int
     reason: str
     unfinished: bool = False
+    trace_id: str = ""
 
 
 def decode(data: bytes) -> tuple[Any, tuple[str, ...]]:

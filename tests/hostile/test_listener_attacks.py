@@ -14,10 +14,11 @@ import socket
 import sqlite3
 import subprocess
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -383,10 +384,10 @@ class HeldIntake(Intake):
         super().__init__(folder)
         self.holds, self.let_go = threading.Event(), threading.Event()
 
-    def accept(self, spans: Iterable[Span]) -> Delivery:
+    def accept(self, spans: Iterable[Span], lost: Mapping[str, int] = MappingProxyType({})) -> Delivery:
         self.holds.set()
         assert self.let_go.wait(PATIENCE_S)
-        return super().accept(spans)
+        return super().accept(spans, lost)
 
 
 def test_a_request_waits_for_the_decoder_no_longer_than_it_may_take(

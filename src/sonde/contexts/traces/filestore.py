@@ -296,12 +296,12 @@ class FileStore(IndexStore):
             return []
         places = ", ".join(f"{row['file']}:{row['line']}" for row in self.malformed()[:3])
         more = ", …" if count > 3 else ""
-        gaps = [f"{plural(count, 'malformed record')} skipped ({places}{more}): `sonde traces import` says why"]
+        told = f"{plural(count, 'malformed record')} skipped ({places}{more}): `sonde traces import` says why"
         sql = """SELECT (SELECT count(*) FROM malformed WHERE unfinished)
                  + coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'unplaced'), 0)"""
         if unplaced := self._all(sql)[0][0]:
-            gaps.append(f"{plural(unplaced, 'record')} of the source could not be read, and may belong to any trace")
-        return gaps
+            told += f"; {plural(unplaced, 'record')} of the source could not be read, and may belong to any trace"
+        return [told]
 
     def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
         """Files carry none; what a run adds lies in annotations.jsonl beside its report."""
